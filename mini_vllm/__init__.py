@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.2.0"
 
-#: What the package offers by name, and the module that defines it.
+#: The public names of the package, and the module that defines each.
 _HOMES = {
     "AsyncLLMEngine": "async_engine",
     "Beam": "beam_search",
@@ -51,10 +51,10 @@ if TYPE_CHECKING:  # the same names for a type checker, which does not run the f
     from mini_vllm.simulation import Clock as Clock
     from mini_vllm.simulation import CostModel as CostModel
     from mini_vllm.simulation import Simulation as Simulation
-else:  # hidden from the checker: a module with __getattr__ has every name, also those that are misspelt
+else:  # hidden from the checker: to it, a module with __getattr__ has every name, even a misspelt one
 
     def __getattr__(name: str) -> object:
-        """A name is imported when it is first asked for: the allocator and most labs need no MLX."""
+        """Import a public name when it is first used: the allocator and most labs do not need MLX."""
         if name not in _HOMES:
             raise AttributeError(f"module 'mini_vllm' has no attribute {name!r}")
         return getattr(importlib.import_module(f"mini_vllm.{_HOMES[name]}"), name)

@@ -1,9 +1,9 @@
-"""What the options of all commands have in common: a model, results as JSON, and whose usage a wrong option shows.
+"""Options that all commands share: the model, results as JSON, and the usage that a wrong option prints.
 
     --json              print the result as JSON, and everything else on standard error
-    --output FILE       write it to a file
-    --json=FILE         the same as --output FILE, as it was once written; ``--json FILE`` is refused
-    MODEL, --model NAME one model, by either
+    --output FILE       write the result to a file
+    --json=FILE         the older spelling of --output FILE; ``--json FILE`` is rejected
+    MODEL, --model NAME the model, as a positional argument or as an option
     --quick             only a smoke test
     --arm NAME          what is measured
 """
@@ -25,9 +25,9 @@ QUICK = "quick: only a smoke test; these numbers mean nothing"
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """As ``parser.parse_args``, but a command that was given an option it does not know shows its own usage.
+    """Parse like ``parser.parse_args``, but show the usage of the subcommand that was given an unknown option.
 
-    The parser of a command names itself: ``command.set_defaults(parser=command)``.
+    Each subcommand's parser registers itself: ``command.set_defaults(parser=command)``.
     """
     arguments, unknown = parser.parse_known_args(argv)
     chosen: argparse.ArgumentParser = getattr(arguments, "parser", parser)
@@ -47,7 +47,7 @@ def _nearest_option(parser: argparse.ArgumentParser, word: str) -> str | None:
 
 
 def _take_json_file(parser: argparse.ArgumentParser, arguments: argparse.Namespace, argv: Sequence[str]) -> None:
-    """``--json=FILE`` is ``--output FILE``."""
+    """Treat ``--json=FILE`` as ``--output FILE``."""
     if f"--json={arguments.json}" not in argv:
         parser.error(f"--json takes no file: it prints JSON. To write {arguments.json}: --output {arguments.json}")
     if arguments.output is not None:
@@ -63,7 +63,7 @@ def _take_model_option(parser: argparse.ArgumentParser, arguments: argparse.Name
 
 def add_model_options(parser: argparse.ArgumentParser, default: str, about: str, *aliases: str,
                       choices: Sequence[str] | None = None) -> None:
-    """``arguments.model``, given as a positional argument or by an option."""
+    """Add ``arguments.model``, which can be given as a positional argument or as an option."""
     parser.add_argument("model", nargs="?", choices=choices, metavar="MODEL", help=f"{about} (default: {default})")
     parser.add_argument("--model", *aliases, dest="model_option", choices=choices, metavar="NAME",
                         help="the same, as an option")
@@ -87,12 +87,12 @@ def add_arm_option(parser: argparse.ArgumentParser, *arms: str) -> None:
 
 
 def chosen_arms(arguments: argparse.Namespace, *arms: str) -> list[str]:
-    """Those that were named; else only ours if it is to be quick, and all of them otherwise."""
+    """Return the arms that the user named. The default is all arms, or only ours with ``--quick``."""
     return list(dict.fromkeys(arguments.arm or (["ours"] if arguments.quick else arms)))
 
 
 def wants_peer(arguments: argparse.Namespace) -> bool:
-    """Whether mlx-lm is measured next to ours. Raises ValueError if ours is not to be measured."""
+    """Check whether mlx-lm is measured next to our engine. Raise ValueError if our engine is not measured."""
     arms = chosen_arms(arguments, "ours", "mlx-lm")
     if "ours" not in arms:
         raise ValueError("--arm mlx-lm alone: here mlx-lm is measured only next to ours; add --arm ours")
@@ -100,14 +100,15 @@ def wants_peer(arguments: argparse.Namespace) -> bool:
 
 
 class Results:
-    """The results of a benchmark, printed as JSON or written to a file, as the options say.
+    """The results of a benchmark, printed as JSON or written to a file, depending on the options.
 
-    Inside ``with Results(arguments) as results`` all else that is printed goes to standard error if standard output is
-    to be JSON. ``save`` may be called again with more: a run may take long, and may be ended.
+    If the JSON goes to standard output, everything else that is printed inside ``with Results(arguments) as results``
+    goes to standard error. ``save`` may be called repeatedly with more results, so that a long run that is stopped
+    keeps what it has measured.
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        """Raises ValueError, before any work is done, if no file can be written there."""
+        """Raise ValueError, before any work is done, if the output file cannot be written."""
         self._is_printed: bool = arguments.json
         self._path: Path | None = arguments.output
         self._data: Mapping[str, Any] | None = None

@@ -6,8 +6,8 @@
        ▲                                             │
        └── the latest output of each request ◀───────┘    by its caller's own event loop
 
-This module is the callers' side, all that they may ask for; ``engine_thread.py`` is the other. The model is loaded, run
-and let go in that one thread, because MLX's arrays and streams belong to the thread that made them.
+This module is the callers' side: everything a caller can ask for. ``engine_thread.py`` is the engine's side. The model
+is loaded, run and released in that one thread, because MLX's arrays and streams belong to the thread that created them.
 """
 
 from __future__ import annotations
@@ -29,28 +29,31 @@ from mini_vllm.output_stream import Answer, OutputStream, since
 from mini_vllm.request import Priority, RequestOutput, SamplingParams, checked_extra_keys, checked_priority
 from mini_vllm.sampling.bad_words import BadWords
 
-#: Requests that the engine holds at once, running and waiting.
+#: Limit on the requests in the engine, running and waiting together.
 MAX_NUM_REQUESTS = 1024
-#: Reading a longer text takes longer than asking another thread to do it: this much takes about a millisecond.
+#: Tokenizing this many characters takes about a millisecond. A longer text is read in another thread.
 MAX_CHARS_IN_LOOP = 2000
 
 Result = TypeVar("Result")
 
 
 class EngineBusyError(RuntimeError):
-    """Too many requests are in the engine already. Nothing was taken in; try again later."""
+    """Too many requests are in the engine. This one was not accepted; try again later."""
 
 
 class AsyncLLMEngine:
     """``async for output in engine.generate(prompt, params)``. Use it with ``async with``, or call ``shutdown``.
 
-    The thread starts at once and loads the model; requests may come before it is done.
+    The engine thread starts at once and loads the model. Requests may be added before the model is loaded.
     """
 
     def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None, *,
                  max_num_requests: int = MAX_NUM_REQUESTS,
                  make_engine: Callable[[], LLMEngine] | None = None) -> None:
-        """``make_engine`` is called in the engine's thread; by default it makes one of ``config`` and ``parts``."""
+        """Start the engine thread.
+
+        It calls ``make_engine``; the default builds an engine from ``config`` and ``parts``.
+        """
         whole_number("max_num_requests", max_num_requests, 1)
         self.max_num_requests = max_num_requests
         if config is not None:
@@ -60,7 +63,7 @@ class AsyncLLMEngine:
         if make_engine is not None and not callable(make_engine):
             raise refusal("make_engine", make_engine, "None or a function that makes an LLMEngine")
         self._num_submitted = 0
-        #: Reads long lists of bad words, one after the other: nobody else waits for that, and none is read twice.
+        #: Tokenizes long lists of bad words, one at a time: no other request waits for it, and no list is read twice.
         self._word_reader = ThreadPoolExecutor(1, "mini_vllm bad words")
         self._thread = EngineThread(make_engine or functools.partial(engine_of, config, parts))
         self._thread.start()
@@ -71,13 +74,14 @@ class AsyncLLMEngine:
                        priority: Priority = Priority.NORMAL, request_id: str | None = None,
                        extra_keys: tuple[object, ...] | None = None, deltas: bool = False
                        ) -> AsyncGenerator[RequestOutput, None]:
-        """Stream the outputs of one request; the last one is ``finished``.
+        """Stream the outputs of one request; the last output is ``finished``.
 
-        Each output has all the text so far; one that nobody fetched in time is skipped. With ``deltas``, each has only
-        what is new since the one before: nothing is skipped then, but may come together. Leaving the loop early, or
-        being cancelled, aborts the request, and ends when the engine has let it go: its id is free again. Raises
-        ValueError if it can never be served, EngineBusyError if there are too many, EngineStoppedError after
-        ``shutdown``. A request that fails on its way ends with its ``error``.
+        Each output contains the whole text so far, and the caller may miss intermediate outputs. With ``deltas``, each
+        output contains only what is new since the previous one; none is lost, but several may be merged. Leaving the
+        loop early, or cancelling the task, aborts the request and waits until the engine has released it, so its id is
+        free again. Raise ValueError if the request can never be served, EngineBusyError if there are too many requests,
+        and EngineStoppedError after ``shutdown``. A request that fails while it runs ends with an output that has its
+        ``error``.
         """
         params = SamplingParams() if sampling_params is None else sampling_params
         an_instance("sampling_params", params, SamplingParams)
@@ -88,7 +92,7 @@ class AsyncLLMEngine:
         stream, thread = self._open_stream(request_id), self._thread
         finished, before = False, None
         try:
-            # The engine finds the bad words that were read here, as long as somebody holds them.
+            # The engine finds bad words that were tokenized here as long as this reference keeps them alive.
             tokens, _held = await self._read(prompt, params, stream)
             thread.inbox.put(lambda engine: thread.arrive(stream, tokens, params, priority, extra_keys))
             while not finished:
@@ -101,7 +105,7 @@ class AsyncLLMEngine:
                 await self._abandon(stream)
 
     def _open_stream(self, request_id: str | None) -> OutputStream:
-        """Take a place among the requests. The engine hears of it when the prompt has been read."""
+        """Reserve a place for a request. The engine learns of the request once its prompt has been tokenized."""
         with self._thread.lock:
             streams = self._thread.streams
             self._check_is_running()
@@ -118,9 +122,12 @@ class AsyncLLMEngine:
 
     async def _read(self, prompt: Prompt | PromptTokens, params: SamplingParams, stream: OutputStream
                     ) -> tuple[PromptTokens, BadWords]:
-        """Token ids of a prompt and of its bad words. Texts of some length are read in other threads: this loop serves
-        others. Raises ValueError if one is refused. Then, or if its caller leaves, the place of ``stream`` is free at
-        once."""
+        """Return the token ids of a prompt and of its bad words.
+
+        Longer texts are tokenized in other threads, so that this event loop can serve other callers. Raise ValueError
+        if the prompt or a bad word is invalid. In that case, or if the caller leaves, the place of ``stream`` is freed
+        at once.
+        """
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
         is_long = isinstance(text, str) and len(text) > MAX_CHARS_IN_LOOP
         has_many_words = sum(map(len, params.bad_words or ())) > MAX_CHARS_IN_LOOP
@@ -137,7 +144,10 @@ class AsyncLLMEngine:
             raise
 
     async def _abandon(self, stream: OutputStream) -> None:
-        """Its caller leaves. Wait until the engine has let it go: whoever counts requests counts it until then."""
+        """Abort the request of a caller that leaves, and wait until the engine has released it.
+
+        It is counted until then.
+        """
         stream.is_abandoned = True
         thread, gone = self._thread, Answer()
 
@@ -155,7 +165,7 @@ class AsyncLLMEngine:
             await gone.future
 
     def _close_stream(self, stream: OutputStream) -> None:
-        """The engine has never heard of this request, and never will: its place and its id are free at once."""
+        """Free the place and the id of a request that the engine never received and never will."""
         thread = self._thread
         with thread.lock:
             if thread.streams.get(stream.request_id) is stream:
@@ -163,21 +173,24 @@ class AsyncLLMEngine:
         thread.inbox.put(lambda engine: None)  # a shutdown may wait for this one
 
     async def abort(self, request_id: str) -> bool:
-        """End a request; its stream ends with the text so far and the finish reason "abort". Whether there was one."""
+        """End a request; its stream ends with the text so far and the finish reason "abort".
+
+        Return False if there is none.
+        """
         an_instance("request_id", request_id, str)
         return await self.call(lambda engine: self._thread.abort(engine, request_id))
 
-    # ---- the engine itself
+    # ---- the engine
 
     async def get_tokenizer(self) -> Tokenizer:
         return await self.call(lambda engine: engine.tokenizer)
 
     async def reset_prefix_cache(self) -> None:
-        """Forget all cached prefixes. Raises RuntimeError, and forgets nothing, while a request holds blocks."""
+        """Forget all cached prefixes. Raise RuntimeError, and forget nothing, while a request holds blocks."""
         await self.call(lambda engine: engine.reset_prefix_cache())
 
     async def metrics(self) -> EngineMetrics:
-        """What sharing has saved so far."""
+        """Return the engine's counters: what happened so far, and what sharing has saved."""
         return await self.call(lambda engine: engine.metrics())
 
     # ---- one step at a time
@@ -187,20 +200,22 @@ class AsyncLLMEngine:
         return self._thread.is_paused
 
     async def pause(self) -> None:
-        """After the step that is being computed, compute no further one. Requests come and go all the same."""
+        """Finish the current step and compute no further one. Requests can still be added and aborted."""
         await self.call(lambda engine: self._thread.pause(engine, True))
 
     def resume(self) -> None:
-        """Go on. Nobody need wait for it, so that it can be called where one is leaving."""
+        """Let a paused engine continue. This is not a coroutine, so cleanup code can call it."""
         self._thread.inbox.put(lambda engine: self._thread.pause(engine, False))
 
     async def step_once(self) -> bool:
-        """Compute one step of a paused engine. Whether there was anything to compute. Raises RuntimeError, and computes
-        nothing, if it is not paused."""
+        """Compute one step of a paused engine. Return whether there was anything to compute.
+
+        Raise RuntimeError, and compute nothing, if the engine is not paused.
+        """
         return await self.call(self._thread.step_once)
 
     async def call(self, function: Callable[[LLMEngine], Result]) -> Result:
-        """Run ``function`` with the engine, in its thread, between two steps; return what it returns."""
+        """Run ``function`` with the engine, in the engine's thread and between two steps. Return its result."""
         thread, answer = self._thread, Answer()
 
         def run(engine: LLMEngine) -> None:
@@ -218,12 +233,12 @@ class AsyncLLMEngine:
         return cast(Result, await answer.future)
 
     async def wait_until_ready(self) -> None:
-        """The model is loaded. Raises EngineStoppedError, with the cause, if it cannot be."""
+        """Wait until the model is loaded. Raise EngineStoppedError, with the cause, if it cannot be loaded."""
         await self.call(lambda engine: None)
 
     @property
     def ended_by(self) -> EngineStoppedError | None:
-        """Why there is no engine any more: it was shut down, or its thread has died. None while there is one."""
+        """Why the engine has stopped: it was shut down, or its thread died. None while it runs."""
         return self._thread.stopped_error() if self._thread.has_ended else None
 
     def _check_is_running(self) -> None:
@@ -231,7 +246,7 @@ class AsyncLLMEngine:
             raise self._thread.stopped_error()
 
     async def shutdown(self, drain: bool = True) -> None:
-        """Refuse new requests, finish those that are there (or abort them, with ``drain`` off), and end the thread."""
+        """Reject new requests, finish the current ones (with ``drain`` off, abort them), and end the thread."""
         flag("drain", drain)
         thread, end = self._thread, Answer()
         with thread.lock:

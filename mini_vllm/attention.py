@@ -1,4 +1,4 @@
-"""Keys and values in blocks, and attention over them for a ragged batch: the plainest way that is right.
+"""Keys and values in blocks, and attention over them for a ragged batch: the simplest correct implementation.
 
     pools[layer]              [num_blocks, 2 * num_kv_heads, block_size, head_dim]: a block's keys, then its values
     position p of a request   block table[p // block_size], offset p % block_size
@@ -10,8 +10,8 @@ A step computes a flat batch of tokens, request after request, with no padding:
     request         A   B   C   D   D   D   D   D   E   E
     query_starts  [ 0,  1,  2,  3,                  8,      10 ]
 
-In each layer all K/V of the step is written before any of it is read, so requests of one step can share a block. The
-engine's own way to do this, with the same results, is in ``fast``.
+In each layer all K/V of the step is written before any of it is read, so requests in the same step can share a block.
+The engine uses the faster implementation in ``fast``, which gives the same results.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ import numpy.typing as npt
 
 from mini_vllm.backend import mx
 
-#: One number for each token: positions, slots.
+#: One number per token: positions or slots.
 TokenArray = npt.NDArray[np.int64]
 
 
 def token_positions(context_lens: Sequence[int], query_starts: Sequence[int]) -> TokenArray:
-    """The position of each token of a step in its own request: the last ones of its context."""
+    """Return the position of each token of a step within its request.
+
+    The tokens of a request are the last of its context.
+    """
     return np.concatenate([np.arange(context_len - (end - start), context_len)
                            for context_len, start, end in zip(context_lens, query_starts, query_starts[1:])])
 
 
 def slot_mapping(block_tables: Sequence[Sequence[int]], positions: TokenArray, query_starts: Sequence[int],
                  block_size: int) -> TokenArray:
-    """The slot of each token of a step: where its keys and values are written."""
+    """Return the slot of each token of a step: where its keys and values are written."""
     blocks = np.concatenate([np.asarray(table)[positions[start:end] // block_size]
                              for table, start, end in zip(block_tables, query_starts, query_starts[1:])])
     return blocks * block_size + positions % block_size
@@ -44,32 +47,32 @@ def slot_mapping(block_tables: Sequence[Sequence[int]], positions: TokenArray, q
 class PagedKVCache:
     """The K/V arrays of all layers, addressed by block id.
 
-    Writing is in place only while nothing else holds the array: a stray reference would turn every token into a copy
-    of the whole pool. Nobody but this class keeps one.
+    MLX writes in place only while nothing else holds the array: a stray reference would make every write copy the whole
+    pool. So only this class keeps references to the arrays.
     """
 
     def __init__(self, num_layers: int, num_blocks: int, num_kv_heads: int, block_size: int, head_dim: int,
                  dtype: mx.Dtype) -> None:
         self.block_size = block_size
         self.pools = [mx.zeros((num_blocks, 2 * num_kv_heads, block_size, head_dim), dtype) for _ in range(num_layers)]
-        #: Blocks copied since the start, counted once and not once per layer.
+        #: Blocks copied since the start. A block counts once, not once per layer.
         self.num_copied_blocks = 0
         mx.eval(self.pools)
 
     @staticmethod
     def block_bytes(num_layers: int, num_kv_heads: int, block_size: int, head_dim: int, dtype: mx.Dtype) -> int:
-        """What one block costs in all layers together."""
+        """Return the size of one block in bytes, summed over all layers."""
         return 2 * num_layers * num_kv_heads * block_size * head_dim * dtype.size
 
     def write(self, layer: int, keys_values: mx.array, slots: TokenArray) -> None:
-        """Store keys and values of tokens, [num_tokens, 2 * num_kv_heads, head_dim], each token in its slot."""
+        """Store the keys and values of tokens, [num_tokens, 2 * num_kv_heads, head_dim], each token in its slot."""
         blocks, offsets = np.divmod(slots, self.block_size)
         self.pools[layer][mx.array(blocks), :, mx.array(offsets)] = keys_values
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks (source, destination) in every layer, as if one after the other.
 
-        If a source is itself an earlier destination, the earlier source is read.
+        If a source is the destination of an earlier copy, the earlier copy's source is read instead.
         """
         if not copies:
             return
@@ -78,20 +81,20 @@ class PagedKVCache:
             origins[destination] = origins.get(source, source)
         sources, destinations = mx.array(list(origins.values())), mx.array(list(origins))
         copied = [pool[sources] for pool in self.pools]
-        mx.eval(copied)  # a pool that is still to be read is not written in place: all of it would be copied
+        mx.eval(copied)  # a pool that is still to be read is not written in place: it would be copied
         for pool, blocks in zip(self.pools, copied):
             pool[destinations] = blocks
         self.num_copied_blocks += len(copies)
 
     def clear_blocks(self, block_ids: Sequence[int]) -> None:
-        """Put zeros into whole blocks of every layer."""
+        """Fill whole blocks with zeros in every layer."""
         if block_ids:
             cleared = mx.array(list(block_ids))
             for pool in self.pools:
                 pool[cleared] = 0
 
     def clear_slots(self, slots: TokenArray) -> None:
-        """Put zeros into single slots of every layer."""
+        """Fill single slots with zeros in every layer."""
         blocks, offsets = (mx.array(part) for part in np.divmod(slots, self.block_size))
         for pool in self.pools:
             pool[blocks, :, offsets] = 0
@@ -100,13 +103,13 @@ class PagedKVCache:
 def paged_attention(queries: mx.array, pool: mx.array, block_tables: Sequence[Sequence[int]],
                     context_lens: Sequence[int], query_starts: Sequence[int], scale: float,
                     window: int | None = None) -> mx.array:
-    """What each query sees, [num_queries, num_heads, head_dim], like ``queries``. There is a query for each token of
-    the step; in the last layer, only for tokens whose logits are wanted.
+    """Compute attention for each query. The result has the shape of ``queries``, [num_queries, num_heads, head_dim].
 
-    Request i has the queries from ``query_starts[i]`` to ``query_starts[i + 1]``: the last of its ``context_lens[i]``
-    tokens. Each attends to all tokens of its request up to itself; with a ``window``, to this many of the last ones,
-    itself included. A block table may be longer than the context needs. What is in slots after a context does not
-    matter, whatever it is.
+    There is one query per token of the step; in the last layer, only for tokens whose logits are needed. Request i has
+    the queries from ``query_starts[i]`` to ``query_starts[i + 1]``, which belong to the last of its ``context_lens[i]``
+    tokens. Each query attends to all tokens of its request up to and including its own; with a ``window``, only to the
+    last ``window`` of them. A block table may be longer than the context needs. Slots after a context may hold
+    anything: they do not affect the result.
     """
     _, num_both, block_size, head_dim = pool.shape
     outs = []
@@ -123,6 +126,9 @@ def paged_attention(queries: mx.array, pool: mx.array, block_tables: Sequence[Se
 
 
 def visible_keys(num_queries: int, num_keys: int, window: int | None) -> npt.NDArray[np.bool_]:
-    """[num_queries, num_keys]: True where a query sees a key. The last query is the token of the last key."""
+    """Return a mask [num_queries, num_keys] that is True where a query sees a key.
+
+    The last query and the last key belong to the same token.
+    """
     keys, queries = np.arange(num_keys), np.arange(num_keys - num_queries, num_keys)[:, None]
     return (keys <= queries) & (keys > queries - (window or num_keys))

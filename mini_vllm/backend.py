@@ -1,22 +1,22 @@
-"""The one place through which the engine imports MLX: ``from mini_vllm.backend import mx, nn``.
+"""The only module through which the engine imports MLX: ``from mini_vllm.backend import mx, nn``.
 
-MLX for the CPU on Linux links the reference BLAS, which multiplies 64 rows no faster than 64 times one row: batching
+MLX for the CPU on Linux links the reference BLAS, which multiplies 64 rows no faster than 64 times one row, so batching
 would gain nothing. A fast BLAS that is loaded into the process *before* MLX takes its place, because the dynamic linker
-binds a name such as ``cblas_sgemm`` to the first library that offers it. So this module looks for one, loads it, and
-only then imports MLX. Without one everything still works, slower. On a Mac and on CUDA nothing is needed. Search and
-import stand in one module, longer than most, because their order is what matters.
+binds a name such as ``cblas_sgemm`` to the first library that offers it. So this module looks for a fast BLAS, loads
+it, and only then imports MLX. Without one everything still works, but slower. On a Mac and on CUDA no BLAS is needed.
+The search and the import are in one module, longer than most, because their order matters.
 
-**Importing this module changes the whole process**, where MLX is the one for the CPU on Linux:
+**Importing this module changes the whole process** if the installed MLX is the CPU build for Linux:
 
-- a BLAS is loaded for all to see, so other extension modules that are loaded later may bind to it as well;
+- a BLAS is loaded with global visibility, so extension modules loaded later may bind to it;
 - ``OMP_WAIT_POLICY`` or ``OPENBLAS_THREAD_TIMEOUT`` is set, unless it already is: a BLAS reads it when it starts its
   threads, and child processes inherit it;
-- glibc's malloc is told to keep freed memory (``mallopt``), so the process looks larger from outside than what it uses.
+- glibc's malloc is told to keep freed memory (``mallopt``), so the process appears larger than the memory it uses.
 
-Where it is the one for CUDA, ``MLX_MAX_OPS_PER_BUFFER`` and ``MLX_MAX_MB_PER_BUFFER`` are set, unless they already are.
+With the CUDA build, ``MLX_MAX_OPS_PER_BUFFER`` and ``MLX_MAX_MB_PER_BUFFER`` are set, unless they already are.
 
 ``MINI_VLLM_BLAS`` overrides the search: the path of a library, or ``none`` for the reference BLAS.
-``MINI_VLLM_PLAIN=1`` switches all of that off: the process stays as it was, and is slower.
+``MINI_VLLM_PLAIN=1`` switches all of this off: the process is left unchanged, and is slower.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Libraries of one candidate, in the order to load; the last is the BLAS itself.
+#: The libraries of one candidate in loading order; the last is the BLAS itself.
 Libraries = tuple[str, ...]
 
 #: Why the reference BLAS is in use.
@@ -39,24 +39,24 @@ SWITCHED_OFF = "switched off by MINI_VLLM_BLAS=none"
 LEFT_PLAIN = "switched off by MINI_VLLM_PLAIN: no BLAS, no change of malloc or the environment"
 TOO_LATE = "mlx.core was imported before mini_vllm.backend: too late to load a BLAS"
 
-#: Debian and Arch build the second with threads, Fedora the first. ``ctypes.util.find_library`` would find no more,
-#: and runs a compiler to do so; the dynamic linker knows these names by itself.
+#: Debian and Arch build the second with threads, Fedora the first. ``ctypes.util.find_library`` would find no more, and
+#: runs a compiler to do so; the dynamic linker resolves these names directly.
 OPENBLAS_NAMES = ("libopenblasp.so.0", "libopenblas.so.0", "libopenblas.so")
 
-#: Its threads spin while they wait for work, unless told before they start not to. On an idle machine both are equally
+#: The threads spin while they wait for work, unless told not to before they start. On an idle machine both are equally
 #: fast; with one of two cores busy, spinning makes the product of one row three times slower.
 GNU_OPENMP = "libgomp.so.1"
-#: OpenBLAS's threads do the same, for 2 to this power of clock ticks; by default 26, a fiftieth of a second.
+#: OpenBLAS's threads also spin, for 2 to this power of clock ticks. The default, 26, is a fiftieth of a second.
 OPENBLAS_TIMEOUT = "16"
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
-#: Older versions of glibc refuse the larger one.
+#: Older versions of glibc reject the larger value.
 MALLOC_KEEPS_BYTES = (1 << 30, 32 << 20)
 
 
 @dataclass(frozen=True)
 class BlasInfo:
-    """Which BLAS multiplies matrices, and why that one.
+    """The BLAS that multiplies matrices, and why it was chosen.
 
     ``name`` is "nvpl", "mkl", "openblas", "custom" (named by the user and none of these), "reference" (MLX's own), or
     "metal" or "cuda" where MLX needs none. ``path`` is None when nothing was loaded.
@@ -68,10 +68,10 @@ class BlasInfo:
 
 
 def choose_blas() -> BlasInfo:
-    """Load the best BLAS at hand into the process and say which it is. To be called before MLX is imported.
+    """Load the best available BLAS into the process and describe it. Call this before MLX is imported.
 
-    Raises ValueError if ``MINI_VLLM_BLAS`` names a library that cannot serve; candidates found by the search that
-    cannot serve are passed over.
+    Raise ValueError if ``MINI_VLLM_BLAS`` names a library that cannot be used. Unusable candidates of the search are
+    skipped.
     """
     build = mlx_build()
     if build != "cpu":
@@ -101,12 +101,12 @@ def choose_blas() -> BlasInfo:
 
 
 def is_plain() -> bool:
-    """Whether the user asked that importing this module leave the process as it is."""
+    """Check whether the user asked that importing this module leave the process unchanged."""
     return os.environ.get("MINI_VLLM_PLAIN", "").strip() not in ("", "0")
 
 
 def mlx_build() -> str:
-    """The kind of MLX installed: "metal", "cuda" or "cpu". Found out without importing it."""
+    """Return the kind of MLX installed, "metal", "cuda" or "cpu", without importing it."""
     if sys.platform == "darwin":
         return "metal"
     for folder in package_folders("mlx"):
@@ -116,14 +116,14 @@ def mlx_build() -> str:
 
 
 def candidates() -> Iterator[tuple[str, Libraries, str]]:
-    """Every BLAS that may be here, best first: its name, its libraries, where it comes from."""
+    """Yield every BLAS that may be installed, best first: its name, its libraries, and where it was found."""
     for folder in package_folders("nvpl"):
         lib = folder / "lib"
         core = str(lib / "libnvpl_blas_core.so.0")
-        # The threaded one ends the process at its first product if there is no libgomp, so that is loaded first.
+        # The threaded one ends the process at its first product if libgomp is missing, so libgomp is loaded first.
         yield "nvpl", (GNU_OPENMP, core, str(lib / "libnvpl_blas_lp64_gomp.so.0")), "package nvpl-blas"
         yield "nvpl", (core, str(lib / "libnvpl_blas_lp64_seq.so.0")), "package nvpl-blas, one thread: no libgomp"
-    # Its number changes with the years: libmkl_rt.so.2 until 2025, libmkl_rt.so.3 since.
+    # The version number changes: libmkl_rt.so.2 until 2025, libmkl_rt.so.3 since.
     for mkl in sorted(Path(sys.prefix, "lib").glob("libmkl_rt.so*"), key=_library_version, reverse=True):
         yield "mkl", (str(mkl.with_name("libiomp5.so")), str(mkl)), "package mkl"
     for name in OPENBLAS_NAMES:
@@ -131,15 +131,15 @@ def candidates() -> Iterator[tuple[str, Libraries, str]]:
 
 
 def _library_version(path: Path) -> list[int]:
-    """``libmkl_rt.so.3`` → [3]; without a number, []."""
+    """Return the version in a file name: ``libmkl_rt.so.3`` → [3]; [] without a number."""
     return [int(part) for part in path.name.partition(".so")[2].split(".") if part.isdecimal()]
 
 
 def load_libraries(libraries: Libraries) -> None:
-    """Load ``libraries`` in order and put the last one before all that are loaded later.
+    """Load ``libraries`` in order and make the last one take precedence over libraries that are loaded later.
 
-    Raises OSError if one cannot be loaded, or if the last has no plain 32-bit ``cblas_sgemm``; that one is then not
-    visible to others.
+    Raise OSError if a library cannot be loaded, or if the last has no plain 32-bit ``cblas_sgemm``. In the second case
+    that library is not made visible to others.
     """
     if GNU_OPENMP in libraries:
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -158,15 +158,15 @@ def load_libraries(libraries: Libraries) -> None:
 
 
 def package_folders(name: str) -> list[Path]:
-    """Where the package ``name`` lies, without importing it; empty if it is not installed."""
+    """Return the folders of the package ``name`` without importing it; an empty list if it is not installed."""
     spec = importlib.util.find_spec(name)
     return [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
 
 
 def keep_freed_memory() -> bool:
-    """Make malloc keep what is freed: a step's large temporaries would otherwise page-fault anew in every step.
+    """Make malloc keep freed memory. Otherwise a step's large temporaries would page-fault again in every step.
 
-    Returns whether malloc agreed; only glibc's can.
+    Return whether malloc accepted the setting; only glibc's can.
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "gnu_get_libc_version"):
@@ -175,20 +175,20 @@ def keep_freed_memory() -> bool:
                for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD))
 
 
-#: MLX hands work to an NVIDIA GPU in pieces of so many operations, or of inputs of so many megabytes: by default a few
-#: dozen, and a few hundred. A pool of keys and values is as large as that by itself, so that every layer would be a
-#: piece of its own. And while many pieces are under way MLX waits, so that the next step cannot be begun: with a few
-#: large ones it can. ``MINI_VLLM_PLAIN=1 mini-vllm bench gpu`` measures without.
+#: MLX submits work to an NVIDIA GPU in batches, limited by the number of operations (by default a few dozen) and by the
+#: megabytes of their inputs (a few hundred). One pool of keys and values reaches the second limit, so every layer would
+#: be a batch of its own. While many batches are in flight MLX waits, and the next step cannot begin early; with a few
+#: large batches it can. ``MINI_VLLM_PLAIN=1 mini-vllm bench gpu`` measures without these settings.
 CUDA_PIECES = {"MLX_MAX_OPS_PER_BUFFER": "300", "MLX_MAX_MB_PER_BUFFER": "1000000"}
 
 
 def hand_over_large_pieces() -> None:
-    """Say so to MLX, unless the user has said something else. It reads this when it first computes."""
+    """Set MLX's batch limits, unless the user has set them. MLX reads them when it first computes."""
     for name, value in CUDA_PIECES.items():
         os.environ.setdefault(name, value)
 
 
-#: What this process multiplies with.
+#: The BLAS that this process uses.
 blas = choose_blas()
 if mlx_build() == "cuda" and not is_plain():
     hand_over_large_pieces()
@@ -198,16 +198,16 @@ if mlx_build() == "cpu" and not is_plain():
 try:
     import mlx.core as mx
     import mlx.nn as nn
-except ImportError as error:  # not installed, or on Linux without the library that comes with its extra
+except ImportError as error:  # not installed, or on Linux without the library that its extra installs
     how_to_get_it = "pip install mlx" if sys.platform == "darwin" else "pip install 'mlx[cpu]'"
     raise ImportError(f"MLX cannot be imported ({error}): {how_to_get_it}") from error
 
 if hasattr(mx, "clear_streams"):
-    atexit.register(mx.clear_streams)  # newer MLX wants it at the end of the program, as at the end of a thread
+    atexit.register(mx.clear_streams)  # newer MLX needs this at the end of the program, as at the end of a thread
 
 
 def device_name() -> str:
-    """The device MLX computes on, for people: "cpu (aarch64, 2 cores)", "gpu (Apple M3)"."""
+    """Return a readable name of the device MLX computes on: "cpu (aarch64, 2 cores)", "gpu (Apple M3)"."""
     if not is_cpu():
         info = mx.device_info() if hasattr(mx, "device_info") else mx.metal.device_info()  # the latter before MLX 0.30
         return f"gpu ({info.get('device_name', 'unknown')})"
@@ -215,12 +215,12 @@ def device_name() -> str:
 
 
 def is_cpu() -> bool:
-    """Whether MLX computes on a CPU. What follows from that, ``fast.tuning`` says."""
+    """Check whether MLX computes on a CPU. ``fast.tuning`` contains what depends on it."""
     return bool(mx.default_device().type == mx.cpu)
 
 
 def on_cpu() -> mx.StreamContext:
-    """Compute on the CPU, whatever the device: what is computed there is known to be right."""
+    """Compute on the CPU, whatever the device is. Results computed there are known to be correct."""
     return mx.stream(mx.cpu)
 
 

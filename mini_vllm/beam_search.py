@@ -1,12 +1,12 @@
-"""Beam search on top of fork: the prompt is computed and stored once, and beams share what they have in common.
+"""Beam search on top of fork: the prompt is computed and stored once, and beams share their common tokens.
 
-Every live beam is continued by every token; of all these, the likeliest go on, and those that end compete by score:
+Every live beam is extended by every token. The likeliest extensions stay live; those that end compete by score:
 
     live      "the"  -1.0     "a"  -1.3
     times all tokens, likeliest first:  "the king" -1.5   "a king" -1.9   "the ." -2.0 (ends)   "the queen" -2.2 …
     live      "the king" -1.5     "a king" -1.9              best     "the ." -2.0 / 2 ** length_penalty
 
-This module decides which beams go on; ``beams.py`` computes them.
+This module decides which beams continue; ``beams.py`` computes them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from mini_vllm.checks import flag, real_number, whole_number
 from mini_vllm.engine import LLMEngine
 from mini_vllm.models.prompts import Prompt, PromptTokens, as_list
 
-#: Far beyond any use, and ``length ** length_penalty`` overflows for no length there is.
+#: Far beyond any useful value, yet ``length ** length_penalty`` does not overflow for any possible length.
 MAX_LENGTH_PENALTY = 20
 
 
 @dataclass(frozen=True)
 class Beam:
-    """One finished continuation. ``score`` is its log-probability, over ``length ** length_penalty``."""
+    """One finished continuation. ``score`` is its log-probability divided by ``length ** length_penalty``."""
 
     token_ids: list[int]
     text: str
@@ -38,10 +38,11 @@ class Beam:
 
 def beam_search(engine: LLMEngine, prompt: Prompt | PromptTokens, beam_width: int = 4, max_tokens: int = 16,
                 length_penalty: float = 1.0, ignore_eos: bool = False) -> list[Beam]:
-    """The ``beam_width`` best continuations that the search finds, best first.
+    """Return the ``beam_width`` best continuations that the search finds, best first.
 
-    The engine must be idle: beams take blocks as they need them. Raises ValueError for what can never be served or is
-    not a number, and RuntimeError when the pool is too small on the way; all blocks have come home then.
+    The engine must be idle: beams take blocks as they need them. Raise ValueError for a prompt that can never be served
+    and for invalid arguments. Raise RuntimeError if the pool runs out of blocks during the search; all blocks have been
+    freed by then.
     """
     check_arguments(engine, beam_width, max_tokens, length_penalty, ignore_eos)
     token_ids = engine.prompts.read(prompt).token_ids
@@ -60,7 +61,7 @@ def beam_search(engine: LLMEngine, prompt: Prompt | PromptTokens, beam_width: in
 
 def beam_search_all(engine: LLMEngine, prompts: Prompt | Sequence[Prompt], beam_width: int = 4, max_tokens: int = 16,
                     length_penalty: float = 1.0, ignore_eos: bool = False) -> list[list[Beam]]:
-    """``beam_search`` for one prompt after the other. All are checked before the first is computed."""
+    """Run ``beam_search`` on one prompt after the other. All prompts are checked before the first is computed."""
     check_arguments(engine, beam_width, max_tokens, length_penalty, ignore_eos)
     read = []
     for number, prompt in enumerate(as_list(prompts), 1):
@@ -73,8 +74,11 @@ def beam_search_all(engine: LLMEngine, prompts: Prompt | Sequence[Prompt], beam_
 
 def check_arguments(engine: LLMEngine, beam_width: int, max_tokens: int, length_penalty: float,
                     ignore_eos: bool) -> None:
-    """All but the prompt. Raises ValueError for what is wrong, by name, and RuntimeError if the engine is not idle."""
-    limit = engine.max_num_batched_tokens  # a step computes a token of every beam
+    """Check every argument except the prompt.
+
+    Raise ValueError that names the invalid one, or RuntimeError if the engine is not idle.
+    """
+    limit = engine.max_num_batched_tokens  # a step computes one token per beam
     whole_number("beam_width", beam_width, 1)
     if beam_width > limit:
         raise ValueError(f"beam_width is {beam_width}, must be at most max_num_batched_tokens ({limit})")
@@ -93,12 +97,12 @@ class _Ended(NamedTuple):
 
     @property
     def shown_token_ids(self) -> list[int]:
-        """A token that ends a text shows none of its own."""
+        """The tokens to show. A token that ends the text is not shown."""
         return self.token_ids[:-1] if self.finish_reason == "stop" else self.token_ids
 
 
 class _Search:
-    """``best`` are the best ``beam_width`` of the beams that ended so far."""
+    """The state of one search. ``best`` holds the best ``beam_width`` of the beams that have ended so far."""
 
     def __init__(self, beams: Beams, beam_width: int, max_tokens: int, length_penalty: float,
                  eos_ids: frozenset[int]) -> None:
@@ -120,11 +124,11 @@ class _Search:
         return self.best
 
     def _extend(self, logits: mx.array) -> None:
-        """Replace the live beams by their best continuations, and note those that end."""
+        """Replace the live beams by their best extensions, and record those that end."""
         logits = logits.astype(mx.float32)
         log_probabilities = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         totals = log_probabilities + mx.array([beam.log_probability for beam in self.beams.live])[:, None]
-        # Even if every live beam ends in every way it can, there are beam_width candidates left that go on.
+        # Even if every live beam ends in every possible way, beam_width candidates that continue are left.
         num_candidates = min((1 + len(self.eos_ids)) * self.beam_width, totals.size)
         order = mx.argsort(-totals.reshape(-1))[:num_candidates]
         values = cast(list[float], totals.reshape(-1)[order].tolist())
@@ -138,7 +142,7 @@ class _Search:
         self.beams.replace(chosen)
 
     def _end(self, token_ids: list[int], log_probability: float, reason: str) -> None:
-        """Of equal scores, the one that ended earlier stays first."""
+        """Record a beam that ended. Among equal scores the one that ended earlier ranks first."""
         self.best.append(_Ended(token_ids, log_probability, self._score(log_probability, len(token_ids)), reason))
         self.best = sorted(self.best, key=lambda ended: -ended.score)[:self.beam_width]
 
@@ -147,10 +151,11 @@ class _Search:
         return log_probability / penalty
 
     def _is_decided(self, num_tokens: int) -> bool:
-        """No live beam, now ``num_tokens`` long, can end among the best.
+        """Check whether no live beam, now ``num_tokens`` long, can still end among the best.
 
-        A log-probability only falls, so at best it stays as it is while the beam grows. Its score then rises with every
-        token if the penalty is above 0 and falls if it is below: the best end is the last one or the next.
+        A log-probability never rises, so at best it stays the same while the beam grows. Its score then rises with
+        every token if the penalty is above 0, and falls if it is below 0. So the best possible end is at the maximum
+        length or at the next token.
         """
         if not self.beams.live:
             return True

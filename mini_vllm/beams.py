@@ -1,11 +1,11 @@
-"""The beams of one search as they stand in the KV cache: computed together, forked, and given back.
+"""The beams of one search in the KV cache: computed together, forked, and freed.
 
-    prompt ──▶ beam 1 ──▶ "the"  ──▶ "the king"     a beam that goes on twice is forked: its tail is copied on the
-                     └──▶ "the"  ──▶ "the queen"    first write, nothing else
-               beam 2 ──▶ dropped                   its blocks come home
+    prompt ──▶ beam 1 ──▶ "the"  ──▶ "the king"     a beam with two continuations is forked: only its last block is
+                     └──▶ "the"  ──▶ "the queen"    copied, on the first write
+               beam 2 ──▶ dropped                   its blocks are freed
 
-A beam is a request that only the cache manager and the model runner know. The scheduler must have none of its own: it
-would give away the blocks that beams count on.
+A beam is a request that only the cache manager and the model runner know. The scheduler must hold no requests
+meanwhile: it would hand out blocks that the beams rely on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LiveBeam:
 
 
 class Continuation(NamedTuple):
-    """One more token for a live beam, and the log-probability of the two together."""
+    """A live beam extended by one token, and the log-probability of the whole."""
 
     parent: int
     token_id: int
@@ -36,7 +36,10 @@ class Continuation(NamedTuple):
 
 
 class Beams:
-    """``live`` beams are equally long, likeliest first. At the beginning there is one, the prompt."""
+    """The live beams of a search.
+
+    ``live`` beams are equally long, likeliest first. At the start there is one, the prompt.
+    """
 
     def __init__(self, engine: LLMEngine, prompt_token_ids: list[int], beam_width: int) -> None:
         self._engine, self._kv_cache, self._beam_width = engine, engine.kv_cache, beam_width
@@ -48,13 +51,16 @@ class Beams:
         return Request(f"beam-{next(self._numbers)}", token_ids)
 
     def output(self, index: int) -> list[int]:
-        """The tokens of a live beam, without the prompt."""
+        """Return the tokens of a live beam, without the prompt."""
         return self.live[index].request.all_token_ids[self._num_prompt_tokens:]
 
     # ---- the model
 
     def compute_prompt(self) -> mx.array:
-        """Logits [1, vocab_size] after the prompt, computed in chunks if it is longer than a step may be."""
+        """Return the logits [1, vocab_size] after the prompt.
+
+        A prompt longer than a step allows is computed in chunks.
+        """
         request = self.live[0].request
         hits, num_cached = self._kv_cache.get_computed_blocks(request)
         while True:
@@ -66,12 +72,15 @@ class Beams:
             hits, num_cached = [], 0
 
     def compute_next(self) -> mx.array:
-        """Logits [num_live, vocab_size] after the last token of every beam."""
+        """Return the logits [num_live, vocab_size] after the last token of every beam."""
         return self._compute([(beam.request, 1) for beam in self.live])
 
     def _compute(self, work: list[tuple[Request, int]], hits: list[KVCacheBlock] | None = None, num_hit_tokens: int = 0
                  ) -> mx.array:
-        """One step: each request's next tokens, after ``hits`` that are adopted first. Logits of the last of each."""
+        """Run one step that computes the next tokens of each request, after adopting ``hits``.
+
+        Return each one's last logits.
+        """
         pool = self._kv_cache.block_pool
         for request, num_new in work:
             if self._kv_cache.allocate_slots(request, num_new, hits, num_hit_tokens) is None:
@@ -92,10 +101,14 @@ class Beams:
             raise ValueError("the logits contain NaN")
         return logits
 
-    # ---- who goes on
+    # ---- which beams continue
 
     def replace(self, chosen: list[Continuation]) -> None:
-        """The first continuation of a beam takes it over, each further one forks it, and a beam without any goes."""
+        """Replace the live beams by the ``chosen`` continuations.
+
+        The first continuation of a beam reuses it, each further one forks it, and a beam without continuations is
+        freed.
+        """
         taken: set[int] = set()
         new_live: list[LiveBeam] = []
         for parent_index, _, log_probability in chosen:
@@ -105,7 +118,7 @@ class Beams:
         for index, beam in enumerate(self.live):
             if index not in taken:
                 self._kv_cache.free(beam.request)
-        for beam, continuation in zip(new_live, chosen):  # not before all are forked: a fork has the tokens of before
+        for beam, continuation in zip(new_live, chosen):  # after all forks: a fork takes over the tokens from before
             beam.request.append_output_token(continuation.token_id)
         self.live = new_live
 
@@ -116,11 +129,11 @@ class Beams:
         return child
 
     def close(self, is_trusted: bool) -> None:
-        """All blocks come home. If what they hold is not trusted, nobody finds it again."""
+        """Free all blocks. If their content is not trusted, it is also removed from the index."""
         block_ids = {block_id for beam in self.live for block_id in self._kv_cache.get_block_ids(
             beam.request.request_id)}
         for beam in self.live:
             self._kv_cache.free(beam.request)
-        self._kv_cache.finish_step()  # copies that a step was to make and did not hold blocks, too
+        self._kv_cache.finish_step()  # ends the copies of a step that failed; they hold blocks, too
         if not is_trusted:
             self._engine.discard(block_ids)

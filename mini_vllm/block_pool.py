@@ -1,15 +1,15 @@
-"""Who owns a block: the pool, its free queue, and the index from a prefix's hash to the blocks that hold it.
+"""Block ownership: the pool, its free queue, and the index from a prefix's hash to the blocks that hold it.
 
     given out                        free, oldest first
     ┌───────────────┐   free_blocks   ┌──────────────────────────────┐
     │ ref_cnt >= 1  │ ──────────────▶ │ head ⇄ 7 ⇄ 3 ⇄ 9 ⇄ … ⇄ tail  │
     └───────────────┘ ◀────────────── └──────────────────────────────┘
-                      get_new_blocks: from the left (what it held is forgotten now)
-                      touch: from anywhere  (what it holds is used again)
+                      get_new_blocks: from the left (the block's content is forgotten)
+                      touch: from anywhere  (the block's content is used again)
 
 A freed block keeps its hash: it is free *and* still findable, until it is given out again.
 
-The module is longer than most: labs and engine import block, queue, keys and pool from here, by these names.
+The module is longer than most: the labs and the engine import the block, the queue, the keys and the pool from here.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-#: Part of a block's key beside its tokens: what keeps equal texts apart (another tenant, another adapter).
+#: Part of a block's key besides its tokens. It keeps equal texts apart (another tenant, another adapter).
 ExtraKeys = tuple[Hashable, ...] | None
 
 
 @dataclass(eq=False, slots=True)
 class KVCacheBlock:
-    """One page of the K/V cache: its number, who uses it, and what it holds. It knows nothing of lists."""
+    """One block of the KV cache: its number, its reference count and its content.
+
+    It does not know which list it is in.
+    """
 
     block_id: int
     ref_cnt: int = 0
-    #: Set while the block can be found by its content: it is full, or a prefix tree keeps it half-filled.
+    #: Set while the block can be found by its content: it is full, or it is a half-filled block in a prefix tree.
     block_hash: Hashable | None = None
     is_null: bool = False
-    #: Links of the free queue, which alone may touch them. Both are None while the block is outside it.
+    #: Links of the free queue; only the queue may touch them. Both are None while the block is not in the queue.
     prev_free: KVCacheBlock | None = None
     next_free: KVCacheBlock | None = None
-    #: The pool that gives it out; None for the null block, and for a block that stands alone.
+    #: The pool that owns the block; None for the null block, and for a block created without a pool.
     pool: BlockPool | None = field(default=None, init=False)
 
     def reset_hash(self) -> None:
@@ -49,8 +52,8 @@ class KVCacheBlock:
 class FreeKVCacheBlockQueue:
     """Free blocks in the order they will be reused, oldest first.
 
-    A deque would give O(1) at both ends, but a prefix hit takes a block out of the *middle*; links stored on the
-    blocks themselves make that O(1) and cost no allocation. A fake head and a fake tail are always there, so that no
+    A deque would give O(1) at both ends, but a prefix hit takes a block out of the *middle*; links stored on the blocks
+    themselves make that O(1) and cost no allocation. A fake head and a fake tail are always present, so that no
     operation has a special case for the ends:
 
         head ⇄ 4 ⇄ 7 ⇄ 2 ⇄ tail          empty: head ⇄ tail
@@ -65,13 +68,13 @@ class FreeKVCacheBlockQueue:
         self.append_n(list(blocks))
 
     def popleft(self) -> KVCacheBlock:
-        """Take the oldest free block. Raises ValueError if there is none."""
+        """Take the oldest free block. Raise ValueError if there is none."""
         if self.num_free_blocks == 0:
             raise ValueError("popleft from an empty free queue: 0 free blocks")
         return self.popleft_n(1)[0]
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        """Take the ``n`` oldest free blocks, oldest first. Raises ValueError, and takes none, if there are fewer."""
+        """Take the ``n`` oldest free blocks, oldest first. Raise ValueError, and take none, if fewer are free."""
         if not 0 <= n <= self.num_free_blocks:
             raise ValueError(f"popleft_n({n}): there are {self.num_free_blocks} free blocks")
         blocks: list[KVCacheBlock] = []
@@ -89,7 +92,7 @@ class FreeKVCacheBlockQueue:
         return blocks
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Unlink ``block`` from wherever it stands, in O(1). Raises RuntimeError if it is in no queue."""
+        """Unlink ``block`` from anywhere in the queue, in O(1). Raise RuntimeError if it is in no queue."""
         before, after = block.prev_free, block.next_free
         if before is None or after is None:
             raise RuntimeError(f"remove: block {block.block_id} is not in the free queue")
@@ -99,13 +102,16 @@ class FreeKVCacheBlockQueue:
         self.num_free_blocks -= 1
 
     def append(self, block: KVCacheBlock) -> None:
-        """Put ``block`` at the end: it will be reused last. Raises RuntimeError if it is in a queue already."""
+        """Put ``block`` at the end: it will be reused last. Raise RuntimeError if it is already in a queue."""
         if block.prev_free is not None or block.next_free is not None:
             raise RuntimeError(f"append: block {block.block_id} is in a free queue already")
         self._link_last([block])
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Append ``blocks`` in order. Raises RuntimeError, and appends none, if one is in a queue or comes twice."""
+        """Append ``blocks`` in order.
+
+        Raise RuntimeError, and append none, if one is already in a queue or occurs twice.
+        """
         seen: set[int] = set()
         for block in blocks:
             if block.prev_free is not None or block.next_free is not None or block.block_id in seen:
@@ -114,7 +120,7 @@ class FreeKVCacheBlockQueue:
         self._link_last(blocks)
 
     def _link_last(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """``append_n`` for a caller that has checked: none of them is in a queue, and each comes once."""
+        """Append like ``append_n``, without checks. The caller guarantees distinct blocks that are in no queue."""
         last = self._tail.prev_free
         for block in blocks:
             assert last is not None
@@ -127,7 +133,7 @@ class FreeKVCacheBlockQueue:
         self.num_free_blocks += len(blocks)
 
     def get_all_free_blocks(self) -> list[KVCacheBlock]:
-        """All free blocks, oldest first. O(n): for tests and pictures."""
+        """Return all free blocks, oldest first. O(n): for tests and pictures."""
         blocks: list[KVCacheBlock] = []
         block = self._head.next_free
         while block is not None and block is not self._tail:
@@ -148,10 +154,10 @@ def hash_block_tokens(parent_hash: int | None, token_ids: Iterable[int],
 
 
 class BlockHash(int):
-    """A block's chained hash together with what it stands for, so that a dictionary hit is a proof.
+    """A block's chained hash together with its tokens, so that a dictionary hit is proof of equal content.
 
-    The number finds the bucket; two BlockHashes are equal only if tokens, extra keys and all ancestors are equal. To a
-    bare int it is equal by value, which is handy in a test and proves nothing.
+    The number selects the bucket; two BlockHashes are equal only if their tokens, extra keys and all ancestors are
+    equal. A BlockHash also equals a bare int of the same value, which is convenient in tests but proves nothing.
     """
 
     parent: BlockHash | None
@@ -169,7 +175,7 @@ class BlockHash(int):
             return int.__eq__(self, other)
         mine: BlockHash | None = self
         theirs: BlockHash | None = other
-        while mine is not theirs:  # a chain shared by object, the usual case, ends the walk at its first step
+        while mine is not theirs:  # usually both chains share an object, and the walk ends at its first step
             if (mine is None or theirs is None or mine.token_ids != theirs.token_ids
                     or mine.extra_keys != theirs.extra_keys):
                 return False
@@ -183,9 +189,9 @@ class BlockHash(int):
 
 
 class BlockPool:
-    """All blocks of one model's K/V cache, handed out by reference count, found again by hash.
+    """All blocks of one model's KV cache: reference-counted, and found again by hash.
 
-    Every method does its checking before its first write: a call that raises has changed nothing.
+    Every method does all its checks before its first write: a call that raises has changed nothing.
     """
 
     def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
@@ -200,9 +206,9 @@ class BlockPool:
         self.null_block.is_null = True
         for block in self.blocks[1:]:
             block.pool = self
-        #: Twins, two blocks of one content, arise when two requests compute the same block; either may serve a hit.
+        #: Two requests that compute the same block leave two blocks with the same content; either may serve a hit.
         self._cached: dict[Hashable, dict[int, KVCacheBlock]] = {}
-        #: How many cached blocks were given out again, so that their content was lost.
+        #: How many cached blocks were given out again, losing their content.
         self.num_evictions = 0
         self.num_forks = 0
         #: Copies (source, destination) that the step must make before it writes; see fork_block.
@@ -214,8 +220,8 @@ class BlockPool:
     def get_new_blocks(self, n: int) -> list[KVCacheBlock]:
         """Give out the ``n`` blocks that have been free longest, each with ``ref_cnt`` 1 and no hash.
 
-        This is the only place where cached content is lost to make room. Raises ValueError if ``n`` is negative, or if
-        fewer are free.
+        This is the only place where cached content is lost to make room. Raise ValueError if ``n`` is negative, or if
+        fewer blocks are free.
         """
         queue = self.free_block_queue
         if n < 0:
@@ -231,10 +237,10 @@ class BlockPool:
         return blocks
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Add an owner to each block; a free one leaves the queue, from wherever it stands."""
+        """Add an owner to each block. A free block leaves the free queue, from any position."""
         for block in blocks:
             if block.pool is not self:
-                self._check_mine(block, "touch")  # which raises; a call for each block would cost more than the rest
+                self._check_mine(block, "touch")  # raises; a call for every block would cost more than the rest
         queue = self.free_block_queue
         for block in blocks:
             if block.ref_cnt == 0:
@@ -242,9 +248,9 @@ class BlockPool:
             block.ref_cnt += 1
 
     def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Drop an owner from each block; those nobody owns any more join the queue, in the order given.
+        """Drop an owner from each block. Blocks without an owner join the free queue, in the order given.
 
-        They stay indexed: a later request may still find them. Raises RuntimeError if a block has no owner to drop.
+        They stay indexed: a later request may still find them. Raise RuntimeError if a block has no owner to drop.
         """
         blocks = [*blocks]
         for block in blocks:
@@ -259,7 +265,7 @@ class BlockPool:
         self._free_with_care(blocks)
 
     def _free_with_care(self, blocks: list[KVCacheBlock]) -> None:
-        """``free_blocks`` where some have several owners, are needed for a copy, or must be refused."""
+        """Free ``blocks`` when some have several owners, belong to a pending copy, or are invalid."""
         for block, num_drops in Counter(blocks).items():
             self._check_mine(block, "free_blocks")
             num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
@@ -269,7 +275,7 @@ class BlockPool:
         needed = {block for copy in self.pending_copies for block in copy}
         for block in blocks:
             if block.ref_cnt == 1 and block in needed:
-                self._kept_for_copy.add(block.block_id)  # the last owner leaves; the copy takes its reference over
+                self._kept_for_copy.add(block.block_id)  # the last owner leaves; the copy takes over its reference
                 continue
             block.ref_cnt -= 1
             if block.ref_cnt == 0:
@@ -278,10 +284,10 @@ class BlockPool:
     # ---- copy-on-write
 
     def fork_block(self, block: KVCacheBlock) -> KVCacheBlock:
-        """Return a block its owner may write: ``block`` itself if it is private, else a fresh one to copy it into.
+        """Return a block its owner may write: ``block`` itself if it is private, otherwise a new block to copy it into.
 
-        The owner's reference moves from ``block`` to the copy, and the pair is added to ``pending_copies``. Both are
-        kept from reuse until ``finish_copies``. Raises ValueError if no block is free.
+        The owner's reference moves from ``block`` to the new one, and the pair is added to ``pending_copies``. Neither
+        block is reused before ``finish_copies``. Raise ValueError if no block is free.
         """
         self._check_mine(block, "fork_block")
         num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
@@ -296,7 +302,7 @@ class BlockPool:
         return copy
 
     def finish_copies(self) -> None:
-        """Say that all pending copies have been made; blocks held only for them become free."""
+        """Declare all pending copies done. Blocks held only for a copy become free."""
         kept = [self.blocks[block_id] for block_id in sorted(self._kept_for_copy)]
         self.pending_copies = []
         self._kept_for_copy = set()
@@ -307,8 +313,8 @@ class BlockPool:
     def cache_full_blocks(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[Hashable]) -> None:
         """Make full blocks findable, ``blocks[i]`` under ``hashes[i]``; hashes beyond the last block are ignored.
 
-        Raises ValueError for too few hashes or None, TypeError for what ``hash()`` refuses, RuntimeError for a block
-        that is free or has another hash.
+        Raise ValueError for too few hashes or a hash of None, TypeError for an unhashable one, and RuntimeError for a
+        block that is free or already has another hash.
         """
         if not self.enable_caching:
             return
@@ -331,14 +337,14 @@ class BlockPool:
             self._cached.setdefault(block_hash, {})[block.block_id] = block
 
     def get_cached_block(self, block_hash: Hashable) -> KVCacheBlock | None:
-        """A block that holds this content, in use or free, or None. Looking does not touch it."""
+        """Return a block with this content, in use or free, or None. The lookup does not change its owners."""
         twins = self._cached.get(block_hash)
         return next(iter(twins.values())) if twins else None
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Take blocks out of the index, wherever they are; they stay with their owners or in the queue.
+        """Remove blocks from the index. They stay with their owners or in the free queue.
 
-        None is given out, so this does not count in ``num_evictions``.
+        No block is given out, so this does not count in ``num_evictions``.
         """
         block_ids = list(block_ids)
         for block_id in block_ids:
@@ -348,7 +354,7 @@ class BlockPool:
             self._maybe_evict(self.blocks[block_id])
 
     def reset_prefix_cache(self) -> None:
-        """Forget all cached content. Raises RuntimeError while any block is in use."""
+        """Forget all cached content. Raise RuntimeError while any block is in use."""
         num_used = self.num_blocks - 1 - self.get_num_free_blocks()
         if num_used:
             raise RuntimeError(f"reset_prefix_cache: refused, {num_used} of {self.num_blocks - 1} blocks are in use")
@@ -357,7 +363,7 @@ class BlockPool:
             block.reset_hash()
 
     def _maybe_evict(self, block: KVCacheBlock) -> None:
-        """Forget the content of ``block`` if it is indexed. A twin under the same hash stays."""
+        """Forget the content of ``block`` if it is indexed. Other blocks under the same hash stay indexed."""
         twins = self._cached.get(block.block_hash) if block.block_hash is not None else None
         if twins is not None and twins.get(block.block_id) is block:
             del twins[block.block_id]
@@ -371,7 +377,7 @@ class BlockPool:
         return self.free_block_queue.num_free_blocks
 
     def get_usage(self) -> float:
-        """The part of the pool that is in use, 0.0 to 1.0; the null block does not count."""
+        """Return the used fraction of the pool, 0.0 to 1.0; the null block does not count."""
         num_usable = self.num_blocks - 1
         return 1.0 - self.get_num_free_blocks() / num_usable if num_usable else 0.0
 
@@ -402,7 +408,7 @@ class BlockPool:
                     "one side of the pending copy {} → {} is free", source.block_id, copy.block_id)
 
     def _check_queue(self) -> set[int]:
-        """Follow the links of the free queue, forth and back. The ids of its blocks."""
+        """Follow the links of the free queue in both directions and return the ids of its blocks."""
         queue, free_ids = self.free_block_queue, set()
         block = queue._head
         while block is not queue._tail:

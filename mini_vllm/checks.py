@@ -1,7 +1,7 @@
-"""What an argument must be. Each check returns the value in the type it should have, or raises ValueError with the
-argument's name, its value and the bound: ``top_k is -2, must be a whole number, at least -1``.
+"""Checks of arguments. Each returns the value in its proper type, or raises ValueError with the argument's name, its
+value and the bound: ``top_k is -2, must be a whole number, at least -1``.
 
-numpy's numbers are numbers; True and False are not.
+numpy's numbers are accepted as numbers; True and False are not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def whole_number(name: str, value: object, at_least: int | None = None, at_most: int | None = None) -> int:
-    """A whole number within its bounds, as an int."""
+    """Return ``value`` as an int. Raise ValueError unless it is a whole number within its bounds."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         number = int(value)
         if (at_least is None or number >= at_least) and (at_most is None or number <= at_most):
@@ -29,7 +29,7 @@ def whole_number(name: str, value: object, at_least: int | None = None, at_most:
 
 def whole_number_or_none(name: str, value: object, at_least: int | None = None,
                          at_most: int | None = None) -> int | None:
-    """The same, for an argument that may be left open."""
+    """Check an optional whole number: like ``whole_number``, but None is allowed."""
     try:
         return None if value is None else whole_number(name, value, at_least, at_most)
     except ValueError:
@@ -38,7 +38,7 @@ def whole_number_or_none(name: str, value: object, at_least: int | None = None,
 
 def real_number(name: str, value: object, at_least: float | None = None, at_most: float | None = None, *,
                 above: float | None = None, below: float | None = None) -> float:
-    """A finite number within its bounds. An int stays one."""
+    """Return ``value``, a finite number within its bounds, or raise ValueError. An int stays an int."""
     if is_number(value) and math.isfinite(value):
         number = value if isinstance(value, (int, float)) else float(value)
         if ((at_least is None or number >= at_least) and (at_most is None or number <= at_most)
@@ -49,7 +49,7 @@ def real_number(name: str, value: object, at_least: float | None = None, at_most
 
 
 def is_number(value: object) -> TypeGuard[SupportsFloat]:
-    """Whether it is a number, and one that a float can hold."""
+    """Check whether ``value`` is a number that fits into a float."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return False
     try:
@@ -59,14 +59,14 @@ def is_number(value: object) -> TypeGuard[SupportsFloat]:
 
 
 def flag(name: str, value: object) -> bool:
-    """True and False themselves: 0 and 1 are numbers that somebody meant for another argument."""
+    """Return ``value`` if it is True or False. Reject 0 and 1: they were probably meant for another argument."""
     if not isinstance(value, bool):
         raise refusal(name, value, "True or False")
     return value
 
 
 def flag_or_none(name: str, value: object) -> bool | None:
-    """The same, for an argument that may be left open."""
+    """Check an optional flag: like ``flag``, but None is allowed."""
     if value is not None and not isinstance(value, bool):
         raise refusal(name, value, "True, False or None")
     return value
@@ -77,7 +77,10 @@ MAX_TEXTS, MAX_TEXT_CHARS = 256, 256
 
 
 def texts(name: str, value: object) -> tuple[str, ...]:
-    """One text or several, none of them empty, not too many and not too long; None for none."""
+    """Return a tuple of texts, given one text, several or None (no texts).
+
+    Reject empty, too many and too long texts.
+    """
     several = (value,) if isinstance(value, str) else () if value is None else value
     if not isinstance(several, (list, tuple)) or not all(isinstance(text, str) and text for text in several):
         raise refusal(name, value, "a text or a list of texts, none of them empty")
@@ -87,8 +90,8 @@ def texts(name: str, value: object) -> tuple[str, ...]:
 
 
 def token_ids(name: str, value: object, vocab_size: int | None = None) -> list[int]:
-    """A list of token ids: from a list, a tuple, a set or an array of whole numbers."""
-    if hasattr(value, "tolist") and not isinstance(value, (list, tuple)):  # numpy's arrays, and MLX's
+    """Return a list of token ids, given a list, a tuple, a set or an array of whole numbers."""
+    if hasattr(value, "tolist") and not isinstance(value, (list, tuple)):  # arrays of numpy and MLX
         value = value.tolist()
     if not isinstance(value, (list, tuple, set, frozenset, range)):
         raise refusal(name, value, "a list of token ids")
@@ -103,7 +106,7 @@ def token_ids(name: str, value: object, vocab_size: int | None = None) -> list[i
 
 
 def an_instance(name: str, value: object, *kinds: type[T]) -> T:
-    """One of these classes, or of one derived from them."""
+    """Return ``value`` if it is an instance of one of ``kinds`` or of a subclass."""
     if not isinstance(value, kinds):
         raise refusal(name, value, " or ".join(f"{_article(kind.__name__)} {kind.__name__}" for kind in kinds))
     return value
@@ -114,7 +117,7 @@ def _article(noun: str) -> str:
 
 
 def one_each(name: str, values: object, kind: type[T], num_wanted: int, of_what: str) -> list[T]:
-    """A list with one ``kind`` for each of ``num_wanted`` things."""
+    """Return a list that contains one ``kind`` for each of ``num_wanted`` things."""
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
         raise refusal(name, values, f"a {kind.__name__}, or a list of one for each of {num_wanted} {of_what}")
     if len(values) != num_wanted:
@@ -123,7 +126,10 @@ def one_each(name: str, values: object, kind: type[T], num_wanted: int, of_what:
 
 
 def writable_file(path: Path) -> Path:
-    """Where a file can be written, new or over an old one. To be asked before the work whose result goes there."""
+    """Return ``path`` if a file can be created or overwritten there.
+
+    Call this before the work whose result goes there.
+    """
     folder = path.parent
     if os.path.isdir(path):
         raise ValueError(f"{path} is a folder; name a file in it")
@@ -135,7 +141,7 @@ def writable_file(path: Path) -> Path:
             raise ValueError(f"{path} is there already, and you may not write to it")
         return path
     try:
-        with open(path, "xb"):  # whether it can be made is known for certain only once it was
+        with open(path, "xb"):  # only creating the file shows whether it can be created
             pass
         os.unlink(path)
     except OSError as error:
@@ -144,7 +150,7 @@ def writable_file(path: Path) -> Path:
 
 
 def refusal(name: str, value: object, bound: str) -> ValueError:
-    """The error that says so; a long value is cut."""
+    """Return the error that names the argument, its value and the bound; a long value is shortened."""
     return ValueError(f"{name} is {reprlib.repr(value)}, must be {bound}")
 
 
@@ -163,7 +169,7 @@ def is_hashable(values: Iterable[object]) -> bool:
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The known word that is most like this one, in whatever case, for a "did you mean"; None if none is like it."""
+    """Return the known word most similar to ``word``, ignoring case, for a "did you mean"; None if none is similar."""
     by_lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[close[0]] if close else None

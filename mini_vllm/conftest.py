@@ -1,4 +1,4 @@
-"""Small random checkpoints in Hugging Face layout, for the suites of the engine."""
+"""Small random checkpoints in Hugging Face layout, for the tests of the engine."""
 
 import contextlib
 import gc
@@ -25,22 +25,22 @@ ARCHITECTURES = {
     "qwen2": dict(model_type="qwen2"),
     "qwen3": dict(model_type="qwen3", head_dim=32),
 }
-#: How often what is drawn at random is tried, as a multiple: `make thorough` tries more of it.
+#: Factor for the number of random examples: `make thorough` tries more of them.
 THOROUGH = int(os.environ.get("THOROUGH", "1"))
 
-# Examples do not depend on the run, except in a thorough one; and a busy machine fails no test.
+# The examples are the same in every run, except in a thorough one, and a slow machine fails no test.
 settings.register_profile("repeatable", deadline=None, derandomize=THOROUGH == 1)
 settings.load_profile("repeatable")
 
 
 def examples(number: int) -> int:
-    """So many random examples, or a multiple of it in a thorough run."""
+    """Return the number of random examples to try: ``number``, or a multiple of it in a thorough run."""
     return number * THOROUGH
 
 
 @contextlib.contextmanager
 def without_garbage_collector():
-    """What is freed here is freed because nobody holds it."""
+    """Disable the garbage collector, so that an object is freed only when its last reference goes."""
     gc.collect()
     gc.disable()
     try:
@@ -50,14 +50,16 @@ def without_garbage_collector():
 
 
 def checkpoint_width() -> int:
-    """Of ``checkpoints``: eight heads of 8 numbers. On a GPU of 32, since its kernels are made for no less, and there
-    the suites are about them."""
+    """Return the hidden size of ``checkpoints``: eight heads of 8 numbers.
+
+    On a GPU it is eight heads of 32: the GPU kernels support no smaller head, and on a GPU the tests are about them.
+    """
     from mini_vllm.fast import tuning
     return 256 if tuning.has_gpu() else SHAPE["hidden_size"]
 
 
 def write_checkpoint(folder: Path, seed: int = 0, shards: int = 1, **changes: object) -> Path:
-    """A small random network; with ``shards`` above 1, in several files and an index."""
+    """Write a small random network; with ``shards`` above 1, as several files and an index."""
     from mini_vllm.backend import mx
     from mini_vllm.models.random_model import random_weights, write_byte_tokenizer, write_random_checkpoint
     config = {**SHAPE, **changes}
@@ -75,7 +77,7 @@ def write_checkpoint(folder: Path, seed: int = 0, shards: int = 1, **changes: ob
 
 
 def make_talker(checkpoints, folder: Path) -> Path:
-    """A random model with a chat template, in a new folder inside ``folder``."""
+    """Write a random model with a chat template into a new folder inside ``folder``."""
     talker = folder / "talker"
     shutil.copytree(checkpoints("llama2"), talker)
     config = {"eos_token": "<|endoftext|>",
@@ -86,7 +88,7 @@ def make_talker(checkpoints, folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory):
-    """Name → folder of a random checkpoint of that architecture, made when first asked for."""
+    """Map a name to the folder of a random checkpoint of that architecture, created when first used."""
     root, made = tmp_path_factory.mktemp("checkpoints"), {}
 
     def get(name: str, num_hidden_layers: int = SHAPE["num_hidden_layers"]) -> Path:
@@ -101,14 +103,16 @@ def checkpoints(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def shallow(checkpoints):
-    """The same with two layers, for suites about requests and blocks: a step takes two thirds of the time. A layer
-    that is neither the first nor the last is in the suites of networks, attention, sharing and preemption."""
+    """Return ``checkpoints`` with two layers, for tests about requests and blocks: a step takes two thirds of the time.
+
+    The tests of networks, attention, sharing and preemption cover a layer that is neither the first nor the last.
+    """
     return partial(checkpoints, num_hidden_layers=2)
 
 
 @pytest.fixture
 def used(monkeypatch):
-    """The parameters with which requests reach the engine."""
+    """Collect the sampling parameters of requests as they reach the engine."""
     from mini_vllm.engine import LLMEngine
     params, real = [], LLMEngine.add_request
 
@@ -122,7 +126,7 @@ def used(monkeypatch):
 
 @pytest.fixture
 def hardly_measured(monkeypatch):
-    """The doctor multiplies for a millisecond: for tests of its words."""
+    """Make the doctor measure for only a millisecond, for tests of its output."""
     from mini_vllm.benchmark.products import measure_gflops
     from mini_vllm.cli.doctor import describe_orders
     monkeypatch.setattr(measure_gflops, "__defaults__", (0.001, *measure_gflops.__defaults__[1:]))
@@ -131,7 +135,9 @@ def hardly_measured(monkeypatch):
 
 @pytest.fixture
 def few_products(monkeypatch):
-    """The watch of a benchmark multiplies before and after every arm. For a good number it takes its time: for tests
-    that need none."""
+    """Make the speed check of a benchmark, which multiplies before and after every arm, take only a millisecond.
+
+    It takes longer for a reliable number; this is for tests that need none.
+    """
     from mini_vllm.benchmark.products import fastest_product_s
     monkeypatch.setattr(fastest_product_s, "__defaults__", (0.001, 1))

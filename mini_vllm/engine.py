@@ -4,10 +4,10 @@
                       ▲                                                │
                       └────────────── one more token ──────────────────┘
 
-What else belongs to it stands beside it: ``lookahead`` (the next step, begun early), ``recovery`` (a step that breaks),
-``sequences`` (the text of each output), and in ``engine_room`` the frame that holds the pieces, what may come in, how a
-plan is computed, what happens when nothing can be planned, and how many blocks there are. This module is longer than
-most: whoever follows a request needs plan, compute and deliver, and how a request comes and goes, on one page.
+Other modules hold the rest: ``lookahead`` (starts the next step early), ``recovery`` (handles a failed step),
+``sequences`` (the text of each output). ``engine_room`` contains the frame that holds the pieces, the checks of new
+requests, the executor of a plan, the handling of stalls, and the size of the pool. This module is longer than most: to
+follow a request, a reader needs plan, compute and deliver, and how requests are added and ended, on one page.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mini_vllm.trace.recorder import NoTrace, StepTrace
 
 
 class LLMEngine(EngineFrame):
-    """Serves many requests at once, a step at a time. Not for several threads."""
+    """Serves many requests at once, one step at a time. Not thread-safe."""
 
     def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None,
                  loaded: LoadedModel | None = None, trace: StepTrace | NoTrace | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
-        """The pieces are put together by ``EngineFrame``; here comes what makes steps fast, and saves broken ones."""
+        """Build the engine. ``EngineFrame`` assembles the pieces; this adds look-ahead and recovery."""
         super().__init__(config, parts, loaded, trace, clock)
         can_look_ahead = hasattr(self.runner, "step_ahead")
         self.lookahead = LookAhead(self.sizes.max_num_lookahead if can_look_ahead else 0, self.config.max_num_seqs,
@@ -49,14 +49,14 @@ class LLMEngine(EngineFrame):
     def add_request(self, prompt: Prompt | PromptTokens, sampling_params: SamplingParams | None = None,
                     request_id: str | None = None, priority: Priority = Priority.NORMAL,
                     extra_keys: tuple[object, ...] | None = None) -> str:
-        """Take a request in and return its id. Raises ValueError, and takes nothing, if it can never be served."""
+        """Add a request and return its id. Raise ValueError, and add nothing, if the request can never be served."""
         group = self.inputs.process(prompt, sampling_params, request_id, priority, extra_keys)
-        self.scheduler.add_request(group.leader)  # it computes the prompt for all of them; see _fork
+        self.scheduler.add_request(group.leader)  # the leader computes the prompt for all sequences; see _fork
         self.live.add(group)
         return group.request_id
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
-        """End a request wherever it is; its text so far is returned. None if there is no such request."""
+        """End a request in any state and return its text so far; None if there is no such request."""
         group = self.live.groups.get(request_id)
         if group is None:
             return None
@@ -66,7 +66,7 @@ class LLMEngine(EngineFrame):
         return group.to_output()
 
     def has_unfinished_requests(self) -> bool:
-        """Whether a further ``step`` has something to compute, or to tell."""
+        """Check whether another ``step`` has something to compute or to report."""
         return bool(self.live.groups or self.unseen)
 
     # ---- the step
@@ -74,9 +74,9 @@ class LLMEngine(EngineFrame):
     def step(self) -> list[RequestOutput]:
         """Plan one step, compute it, and return the outputs of the requests that got a token, ended or failed.
 
-        If the step fails, its requests are computed one by one: those that fail alone end with the error, and the
-        others, and the engine, go on. If nothing can be planned again and again, all requests end with a StalledError
-        as their ``error``; nothing is raised.
+        If the step fails, its requests are computed one by one. A request that also fails alone ends with the error;
+        the other requests and the engine continue. If too many steps in a row cannot plan anything, all requests end
+        with a StalledError as their ``error``; nothing is raised.
         """
         self.trace.start_step(self.scheduler)
         plan = self.scheduler.schedule()
@@ -91,27 +91,30 @@ class LLMEngine(EngineFrame):
         return self.with_unseen(outputs)
 
     def compute(self, plan: SchedulerOutput) -> StepResult:
-        """The tokens that come of ``plan``; or an error for every request, if nobody has moved for too long."""
+        """Compute ``plan`` and return its tokens, or an error for every request if the engine has stalled."""
         has_moved = bool(plan.requests or plan.preempted or plan.finished)
         has_stalled = self.idle_steps.add(not has_moved and bool(self.live.groups))
         if plan.requests:
             self.num_steps += 1
             return self.recovery.compute(plan, self.executor.compute)
-        # Whoever planned these copies was preempted or has ended, but the copies may be in the index.
+        # The request behind these copies was preempted or has ended, but their destinations may be in the index.
         self.runner.cache.copy_blocks(plan.copies)
         return StepResult(errors=self._give_up() if has_stalled else {})
 
     def _give_up(self) -> dict[str, Exception]:
-        """An error for every request: nobody has moved for too long."""
+        """Return an error for every request: no request has made progress for too long."""
         self.idle_steps = IdleSteps()
         waiting = [group.unfinished[0].request for group in self.live.groups.values()]
         return {request.request_id: StalledError.about(request, self.kv_cache) for request in waiting}
 
     def deliver(self, plan: SchedulerOutput, result: StepResult) -> list[RequestOutput]:
-        """Every sequence gets its token, and what has ended is let go. Returns an output of each request that moved."""
+        """Append each sequence's token and release what has ended.
+
+        Return an output for each request that made progress.
+        """
         self.scheduler.update_from_output(plan, result.token_ids)
         self._fork(plan, result)
-        # Failures last: siblings of a failed sequence keep the token that they got in this step.
+        # Failures come last: siblings of a failed sequence keep the token that they got in this step.
         moved = [*self._end_outgrown(plan), *self._take_tokens(result), *self._fail(result)]
         groups = {group.request_id: group for group in moved}
         outputs = [group.to_output() for group in groups.values()]
@@ -121,8 +124,10 @@ class LLMEngine(EngineFrame):
         return outputs
 
     def _fork(self, plan: SchedulerOutput, result: StepResult) -> None:
-        """Requests with ``n`` > 1 whose prompt was completed in this step: the other sequences share all blocks of the
-        leader, which computed it, and run on from there."""
+        """Fork each request with ``n`` > 1 whose prompt was completed in this step.
+
+        The other sequences share all blocks of the leader, which computed the prompt, and continue from there.
+        """
         for request in plan.requests:
             if request.request_id in result.token_ids and request.num_sequences > 1:
                 for sequence in self.live.group_of(request.request_id).sequences[1:]:
@@ -130,7 +135,7 @@ class LLMEngine(EngineFrame):
                     sequence.request.append_output_token(result.token_ids[sequence.request.request_id])
 
     def _end_outgrown(self, plan: SchedulerOutput) -> list[SequenceGroup]:
-        """Those that the scheduler has taken out already, because the whole pool could not hold them."""
+        """End the requests that the scheduler has already removed because the whole pool could not hold them."""
         for request in plan.finished:
             self.live.sequence(request.request_id).end(request.status.value)
         return [self.live.group_of(request.request_id) for request in plan.finished]
@@ -148,7 +153,7 @@ class LLMEngine(EngineFrame):
         return moved
 
     def _fail(self, result: StepResult) -> list[SequenceGroup]:
-        """End what is left of the requests that failed; what their blocks hold is not trusted."""
+        """End the unfinished sequences of failed requests. The content of their blocks is not trusted."""
         failed = []
         for request_id, error in result.errors.items():
             group = self.live.group_of(request_id)
@@ -164,8 +169,8 @@ class LLMEngine(EngineFrame):
     def _finish(self, sequence: SequenceState, status: RequestStatus, reason: str) -> None:
         """End one sequence and give its blocks back.
 
-        By ``abort_request``, not by ``finish``: the scheduler does not know a sequence that was not forked yet, and
-        ``abort_request`` returns None for it.
+        This calls ``abort_request``, not ``finish``: the scheduler does not know a sequence that has not been forked
+        yet, and ``abort_request`` returns None for it.
         """
         self.lookahead.drop_step_of(sequence.request)
         sequence.end(reason)
@@ -175,7 +180,7 @@ class LLMEngine(EngineFrame):
 
 def engine_of(config: EngineConfig | None = None, parts: EngineParts | None = None,
               loaded: LoadedModel | None = None, trace: StepTrace | NoTrace | None = None) -> LLMEngine:
-    """An engine of the class that ``parts`` names, of these parts."""
+    """Create an engine from ``parts``, of the class that ``parts`` names."""
     if parts is None or parts.engine is None:
         return LLMEngine(config, parts, loaded, trace)
     engine: LLMEngine = fit(parts).engine(config, parts, loaded, trace)  # type: ignore[misc]  # it is not None

@@ -1,4 +1,4 @@
-"""What can be set and replaced in an engine, and what it counts."""
+"""The settings of an engine, its replaceable parts, and its counters."""
 
 from __future__ import annotations
 
@@ -31,36 +31,37 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What can be set. Memory is given as ``kv_memory`` ("512MB") or as a number of blocks."""
+    """The settings of an engine. Memory is given as ``kv_memory`` ("512MB") or as a number of blocks."""
 
     model: str | Path = DEFAULT_MODEL
     block_size: int = DEFAULT_BLOCK_SIZE
     kv_memory: str | int = "512MB"
-    #: Blocks of the pool, the null block included. None: as many as ``kv_memory`` holds, or as can ever be used.
+    #: Blocks of the pool, including the null block. None: as many as ``kv_memory`` holds, or as can ever be used.
     num_blocks: int | None = None
     max_num_seqs: int = 64
     #: Tokens a step may compute. None: 256 on a CPU, where more is no faster and delays first tokens; else 2048.
     max_num_batched_tokens: int | None = None
-    #: Tokens that a prompt, if it is the only one, gets in a step in which others decode; fewer the more of it is
-    #: computed, half after 1024, at least a quarter. None: 96 on a CPU, so that such a step takes a few times as long
-    #: as without it (beside 16 that decode, 2 to 3 times); else what ``max_num_batched_tokens`` leaves.
+    #: Most tokens that the only unfinished prompt gets in a step in which other requests decode. The limit shrinks as
+    #: the prompt is computed: to half after 1024 tokens, and to no less than a quarter. None: on a CPU 96, so that such
+    #: a step takes only a few times as long as without the prompt (with 16 decoding requests, 2 to 3 times); else what
+    #: ``max_num_batched_tokens`` leaves.
     max_num_chunk_tokens: int | None = None
-    #: Prompt and output together. None: what the model was made for.
+    #: Maximum length of prompt and output together. None: the context length of the model.
     max_model_len: int | None = None
-    #: The part of the pool that admission leaves free for running requests to grow into.
+    #: The fraction of the pool that admission leaves free for running requests to grow into.
     watermark: float = WATERMARK
     #: Priority levels that a waiting request gains per second.
     aging_rate: float = DEFAULT_AGING_RATE
-    #: Whether a running request gives way to a waiting one of better priority, if seats or blocks are short; see
-    #: ``priority_preemption``. Off: it waits until somebody ends.
+    #: Whether a waiting request of better priority preempts a running one if seats or blocks are short; see
+    #: ``priority_preemption``. Off: it waits until a running request ends.
     preempt_for_priority: bool = False
     enable_prefix_caching: bool = True
-    #: Begin the next step of requests that decode while the last one computes. None: yes; but on a CPU, where building
-    #: a step takes a core that the products of the last one could use, only for few requests of a small model.
+    #: Begin the next step of decoding requests while the last one is computed. None: yes; but on a CPU, where building
+    #: a step takes a core from the products of the last one, only for few requests of a small model.
     enable_lookahead: bool | None = None
 
     def __post_init__(self) -> None:
-        """Every field by itself, then those that hang together; what depends on the model, the engine checks."""
+        """Check every field, then the fields that depend on each other. The engine checks what depends on the model."""
         checked: dict[str, object] = {
             "model": an_instance("model", self.model, str, Path),
             "block_size": whole_number("block_size", self.block_size, 1),
@@ -85,21 +86,21 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class EngineParts:
-    """The pieces that can be replaced, one by one, by a student's own."""
+    """The pieces of an engine that can be replaced, one by one, by a student's own."""
 
     block_pool: type = BlockPool
     kv_cache_manager: type = KVCacheManager
-    #: None: hits are whole blocks, and nothing half-filled is found again.
+    #: None: hits are whole blocks, and no half-filled block is found again.
     prefix_tree: type | None = PrefixTree
     request_queue: type = PriorityQueueWithAging
     scheduler: type = Scheduler
     sampler: type = Sampler
-    #: Called like ``mini_vllm.attention.paged_attention``, with ``window`` only where the model has one. Of a class one
-    #: object is made per engine, without arguments, and called. Requests with one query come first in a batch. Keep no
-    #: reference to ``pool``: every write would then copy all of it.
+    #: A function called like ``mini_vllm.attention.paged_attention``; ``window`` is passed only if the model has one. A
+    #: class is instantiated once per engine, without arguments, and the instance is called. Requests with one query
+    #: come first in a batch. Keep no reference to ``pool``: every write would then copy all of it.
     attention: type | Callable[..., mx.array] = FastAttention
     model_runner: type = ModelRunner
-    #: None: LLMEngine. Whoever makes an engine of parts makes one of this class; see ``engine_of``.
+    #: The engine's class. None: LLMEngine. Create an engine from parts with ``engine_of``, which uses this class.
     engine: type | None = None
 
     def __post_init__(self) -> None:
@@ -112,15 +113,14 @@ class EngineParts:
 
 @dataclass(frozen=True)
 class EngineMetrics:
-    """What happened so far, and what sharing has saved. Printed, it is a few short lines; what never happened is left
-    out."""
+    """The counters of an engine, and what sharing has saved. Printed, they are a few short lines without the zeros."""
 
     num_requests: int
     num_prompt_tokens: int
     #: Tokens found in the cache instead of computed.
     num_saved_tokens: int
     hit_rate: float
-    #: Over the last requests only.
+    #: Over the most recent requests only.
     recent_hit_rate: float
     #: Blocks that more than one request uses now.
     num_shared_blocks: int
@@ -128,14 +128,14 @@ class EngineMetrics:
     num_copied_blocks: int
     num_evictions: int
     num_steps: int
-    #: Most sequences in one step: of a request with ``n`` = 3 there are three.
+    #: Most sequences in one step; a request with ``n`` = 3 has three.
     max_num_sequences: int
-    #: Most blocks in use at once, of ``num_blocks``; the null block does not count.
+    #: Most blocks in use at once, out of ``num_blocks``; the null block does not count.
     max_num_used_blocks: int
     num_blocks: int
-    #: Most blocks that more than one sequence used at once.
+    #: Most blocks shared by several sequences at once.
     max_num_shared_blocks: int
-    #: How often a request lost its blocks, and how many tokens were computed a second time after that.
+    #: How often a request lost its blocks, and how many tokens were computed a second time because of that.
     num_preemptions: int
     num_recomputed_tokens: int
 
@@ -163,7 +163,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def parse_memory(memory: str | int) -> int:
-    """``"512MB"`` → 512,000,000. Raises ValueError naming what it cannot read."""
+    """Convert a size to bytes: ``"512MB"`` → 512,000,000. Raise ValueError that names what cannot be read."""
     if isinstance(memory, bool) or not isinstance(memory, (str, int)):
         raise refusal("kv_memory", memory, "a number of bytes or like '512MB', '2GiB'")
     text = str(memory).strip().upper().replace(" ", "")

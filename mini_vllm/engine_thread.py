@@ -1,4 +1,4 @@
-"""The thread that owns the engine: it loads the model, takes messages, computes steps and hands outputs out.
+"""The thread that owns the engine: it loads the model, takes messages, computes steps and delivers outputs.
 
     inbox ──▶ ┌────────────────────────┐
               │ take all messages      │──┐
@@ -7,10 +7,11 @@
               │ hand outputs out       │◀─┘
               └────────────────────────┘
 
-A message is a function that is called with the engine, between two steps. That of a new request puts it into
-``arrivals``: before each step only a few of these are taken in, better priorities first, so that those that run go on.
-Callers in other threads touch nothing but the inbox, and the streams and calls that wait for something; ``lock`` is
-held while one is put in, so that none comes after the thread has told all of its end.
+A message is a function that the thread calls with the engine, between two steps. The message of a new request puts it
+into ``arrivals``. Before each step only a few arrivals are added to the engine, better priorities first, so that
+running requests are not held up. Callers in other threads touch only the inbox, and the streams and calls that wait for
+a result. ``lock`` is held while one of them is registered, so that none is registered after the thread has announced
+its end.
 """
 
 from __future__ import annotations
@@ -34,40 +35,41 @@ from mini_vllm.request import Priority, RequestOutput, SamplingParams
 
 Message = Callable[[LLMEngine], None]
 
-#: New requests that are taken in between two steps, at most. One takes up to a few milliseconds.
+#: Most new requests added between two steps. Adding one takes up to a few milliseconds.
 MAX_NEW_PER_STEP = 16
 
 
 class EngineStoppedError(RuntimeError):
-    """The engine was shut down, or could not start; in that case ``__cause__`` says why."""
+    """The engine was shut down, or could not start; in the second case ``__cause__`` says why."""
 
 
 class EngineThread(threading.Thread):
-    """It ends when ``is_stopping`` is set, no stream is left, and the inbox is empty."""
+    """The engine's thread. It ends when ``is_stopping`` is set, no stream is left, and the inbox is empty."""
 
     def __init__(self, make_engine: Callable[[], LLMEngine]) -> None:
         super().__init__(name="mini_vllm engine", daemon=True)
         self._make_engine = make_engine
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.lock = threading.Lock()
-        #: Requests that the engine holds or will find in the inbox. This thread takes them out.
+        #: Requests in the engine or in the inbox. Only this thread removes them.
         self.streams: dict[str, OutputStream] = {}
-        #: Those whose prompt has been read, the next one to take in in front: priority, number, stream, how to add it.
+        #: Requests whose prompt has been tokenized, as a heap, next one first: priority, number, stream, function to
+        #: add it.
         self.arrivals: list[tuple[Priority, int, OutputStream, Message]] = []
         self._numbers = itertools.count()
-        #: What texts are read with, in the callers' threads; there when the model is loaded.
+        #: Tokenizes texts in the callers' threads; set once the model is loaded.
         self.inputs: InputProcessor | None = None
-        #: What somebody waits for: that a message was answered, and that the thread has ended.
+        #: What callers wait for: the answer to a message, and the end of the thread.
         self.calls: set[Answer] = set()
         self.ends: list[Answer] = []
         self.is_stopping = self.is_aborting = self.has_ended = False
-        #: Messages are taken, but no step is computed unless one is asked for; a thread that is stopping goes on.
+        #: While set, messages are taken, but a step is computed only on request. A thread that is stopping ignores it.
         self.is_paused = False
         self.error: BaseException | None = None
         atexit.register(self._stop_at_exit)
 
     def stopped_error(self) -> EngineStoppedError:
-        """Why there is no engine any more."""
+        """Return the error that says why the engine has stopped."""
         error = EngineStoppedError("the engine was shut down" if self.error is None else
                                    f"the engine has stopped: {self.error}")
         error.__cause__ = self.error
@@ -79,11 +81,11 @@ class EngineThread(threading.Thread):
         try:
             self._serve(self._make_engine())
         except BaseException as error:
-            self.error = error.with_traceback(None)  # which would keep the engine alive
+            self.error = error.with_traceback(None)  # the traceback would keep the engine alive
         finally:
             try:
                 if hasattr(mx, "clear_streams"):
-                    mx.clear_streams()  # MLX wants it at the end of a thread; the program may crash at its end without
+                    mx.clear_streams()  # MLX needs this when a thread ends; without it the program may crash
             finally:
                 self._end()
 
@@ -99,7 +101,7 @@ class EngineThread(threading.Thread):
         return engine.has_unfinished_requests() and (not self.is_paused or self.is_stopping)
 
     def _take_messages(self, engine: LLMEngine) -> None:
-        """All that are there. With nothing to do, wait for one."""
+        """Handle all messages in the inbox. If there is nothing else to do, wait for one."""
         if not self.arrivals and not self._has_work(engine):
             self.inbox.get()(engine)
         while True:
@@ -110,7 +112,10 @@ class EngineThread(threading.Thread):
             message(engine)
 
     def _take_arrivals(self, engine: LLMEngine) -> None:
-        """Some of the new requests. One whose caller has left by now costs nothing."""
+        """Add some of the new requests to the engine.
+
+        A request whose caller has left does not count towards the limit.
+        """
         num_new = 0
         while self.arrivals and num_new < MAX_NEW_PER_STEP:
             _, _, stream, add = heapq.heappop(self.arrivals)
@@ -119,7 +124,10 @@ class EngineThread(threading.Thread):
                 add(engine)
 
     def _step(self, engine: LLMEngine) -> None:
-        """One step. An error that the engine did not blame on a request ends all that it holds; then it goes on."""
+        """Compute one step.
+
+        An error that the engine did not attribute to a request ends all its requests; the thread continues.
+        """
         try:
             outputs = engine.step()
         except Exception as error:
@@ -127,7 +135,7 @@ class EngineThread(threading.Thread):
         self.hand_out(outputs)
 
     def _end(self) -> None:
-        """The thread is about to end. Whoever still waits hears of it."""
+        """Tell every waiting caller that the thread ends."""
         atexit.unregister(self._stop_at_exit)
         with self.lock:
             self.is_stopping = self.has_ended = True
@@ -142,16 +150,16 @@ class EngineThread(threading.Thread):
             self.calls.clear()
 
     def _stop_at_exit(self) -> None:
-        """The program ends and nobody called ``shutdown``. MLX must not be cut off in the middle of a step."""
+        """Stop the thread when the program ends without ``shutdown``: MLX must not be cut off during a step."""
         self.is_stopping = True
         self.inbox.put(self.abort_all)
         self.join(timeout=10)
 
-    # ---- messages, and what becomes of outputs
+    # ---- messages, and the delivery of outputs
 
     def arrive(self, stream: OutputStream, prompt: PromptTokens, params: SamplingParams, priority: Priority,
                extra_keys: tuple[object, ...] | None) -> None:
-        """A prompt has been read: the engine will take it in before one of its next steps."""
+        """Accept a request whose prompt has been tokenized: the engine adds it before one of its next steps."""
         def add(engine: LLMEngine) -> None:
             self._add(engine, stream, prompt, params, priority, extra_keys)
 
@@ -159,7 +167,7 @@ class EngineThread(threading.Thread):
 
     def _add(self, engine: LLMEngine, stream: OutputStream, prompt: PromptTokens, params: SamplingParams,
              priority: Priority, extra_keys: tuple[object, ...] | None) -> None:
-        """The engine takes a request in, or its caller hears why not."""
+        """Add a request to the engine, or tell its caller why it is rejected."""
         try:
             engine.add_request(prompt, params, stream.request_id, priority, extra_keys)
         except Exception as error:
@@ -173,7 +181,10 @@ class EngineThread(threading.Thread):
         self.is_paused = is_paused
 
     def step_once(self, engine: LLMEngine) -> bool:
-        """One step of a paused engine. Whether there was anything to compute. Raises RuntimeError if it runs."""
+        """Compute one step of a paused engine. Return whether there was anything to compute.
+
+        Raise RuntimeError if the engine is not paused.
+        """
         if not self.is_paused:
             raise RuntimeError("step_once: the engine is not paused; pause it first")
         has_work = engine.has_unfinished_requests()
@@ -182,33 +193,36 @@ class EngineThread(threading.Thread):
         return has_work
 
     def abort(self, engine: LLMEngine, request_id: str) -> bool:
-        """End a request; its stream gets what there is. Whether there was one."""
+        """End a request; its stream gets the output so far. Return False if there is no such request."""
         output, stream = engine.abort_request(request_id), self.streams.get(request_id)
         if output is not None:
             self.hand_out([output])
         elif stream is not None:
-            stream.is_aborted = True  # its prompt is being read; the engine ends it as soon as it comes
+            stream.is_aborted = True  # its prompt is still being tokenized; the engine ends the request when it arrives
         return output is not None or stream is not None
 
     def abort_all(self, engine: LLMEngine) -> None:
-        """End all requests, and those whose prompt is still being read as soon as it has been."""
+        """End all requests. Those whose prompt is still being tokenized end when they arrive."""
         self.is_aborting = True
         outputs = [engine.abort_request(request_id) for request_id in list(self.streams)]
         self.hand_out([output for output in outputs if output is not None])
 
     def abandon(self, engine: LLMEngine, stream: OutputStream) -> None:
-        """Its caller has left. The request may have ended meanwhile, and its id may be another's."""
+        """Abort the request of a caller that has left.
+
+        The request may have ended meanwhile, and its id may belong to another one.
+        """
         if self.streams.get(stream.request_id) is stream:
             engine.abort_request(stream.request_id)
             del self.streams[stream.request_id]
 
     def hand_out(self, outputs: Sequence[RequestOutput]) -> None:
-        """Give every caller a copy of its output, in one call a loop."""
+        """Give every caller a copy of its output, with one call per event loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[OutputStream, RequestOutput]]] = defaultdict(list)
         for output in outputs:
             stream = self.streams.get(output.request_id)
             if stream is None:
-                continue  # somebody put it in by ``call``
+                continue  # it was added through ``call``
             if output.finished:
                 del self.streams[output.request_id]
             if not stream.is_abandoned:

@@ -1,15 +1,15 @@
-"""Which blocks a request's tokens live in: block tables over the pool, and the search for a cached prefix.
+"""Block tables: which blocks hold a request's tokens, and the search for a cached prefix.
 
     request A  tokens 0………31 32………63 64…70         block table A: [4, 9, 2]
     request B  tokens 0………31 32………63 64…………95 96   block table B: [4, 9, 7, 5]
                       └─ the same ─┘               blocks 4 and 9 have ref_cnt 2 and exist once
 
-The convention, once for all: slots ``0 … num_computed_tokens + num_new_tokens - 1`` must exist when a step runs, and
-position ``p`` lives in ``table[p // block_size]`` at offset ``p % block_size``. So a new block is taken exactly when
-``ceil(that many slots / block_size)`` exceeds the table's length.
+The convention, everywhere: slots ``0 … num_computed_tokens + num_new_tokens - 1`` must exist when a step runs, and
+position ``p`` is in ``table[p // block_size]`` at offset ``p % block_size``. So a new block is taken exactly when
+``ceil(number of slots / block_size)`` exceeds the table's length.
 
-The module is longer than most: the life of a table (found, grown, shared, freed) is one idea, and what could be told
-apart from it, the index and the checks, is in ``caching``.
+The module is longer than most: the life of a table (found, grown, shared, freed) is one idea. The index and the checks,
+which can be separated from it, are in ``caching``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEFAULT_BLOCK_SIZE = 32
 
 @dataclass(frozen=True)
 class PrefixCacheStats:
-    """What the prefix cache did since the last reset.
+    """Counters of the prefix cache since the last reset.
 
     A request counts once, when it gets its first slots. What it finds again after a preemption does not count.
     """
@@ -46,7 +46,7 @@ class PrefixCacheStats:
 
 
 class KVCacheManager:
-    """Block tables of all requests, over one pool.
+    """The block tables of all requests, over one pool.
 
     It reads ``request.num_computed_tokens`` and never writes it: the scheduler advances it once a step is planned.
     """
@@ -54,8 +54,11 @@ class KVCacheManager:
     def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, enable_caching: bool = True, *,
                  pool_class: type[BlockPool] = BlockPool,
                  tree_class: Callable[[BlockPool, int], PrefixIndex] | None = None) -> None:
-        """With a ``tree_class``, hits may end inside a block, and a request that ends or is preempted leaves its
-        half-filled tail to be found. Without one, hits are whole blocks."""
+        """Create an empty cache.
+
+        With a ``tree_class``, hits may end inside a block, and a request that ends or is preempted leaves its
+        half-filled last block findable. Without one, hits are whole blocks.
+        """
         if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
             raise ValueError(f"block_size is {block_size!r}, must be a whole number of tokens, at least 1")
         if isinstance(num_blocks, bool) or not isinstance(num_blocks, int) or num_blocks < 2:
@@ -64,26 +67,27 @@ class KVCacheManager:
         self.block_size = block_size
         self.enable_caching = enable_caching
         self.block_pool = pool_class(num_blocks, enable_caching)
-        #: None without a tree. ``_index`` is what is asked.
+        #: None without a tree. Lookups go to ``_index``.
         self.prefix_tree = tree_class(self.block_pool, block_size) if tree_class and enable_caching else None
         self._index: PrefixIndex = (BlockIndex if enable_caching else NoIndex)(self.block_pool, block_size)
         if self.prefix_tree is not None:
             self._index = self.prefix_tree
-        #: Request id → its blocks, in the order of its tokens. A request that holds nothing has no entry.
+        #: Request id → its blocks, in the order of its tokens. A request without blocks has no entry.
         self._tables: dict[str, list[KVCacheBlock]] = {}
-        #: Blocks that this step still has to write → how many of their tokens are written. Such a block may be
-        #: findable, and shared whole, because each layer of the model writes before it reads. Only the written part of
-        #: it may be copied, because a step makes its copies first. Empty without a tree; see ``_note_unwritten``.
+        #: Block that the planned step has yet to write → number of its tokens that are already written. Such a block
+        #: may be findable, and shared as a whole, because each layer of the model writes before it reads. Only its
+        #: written part may be copied, because a step makes its copies first. Empty without a tree; see
+        #: ``_note_unwritten``.
         self._num_written: dict[int, int] = {}
         self._counter = PrefixCacheCounter()
 
     # ---- a request's blocks: found, made, written, given back, shared
 
     def get_computed_blocks(self, request: Request) -> tuple[list[KVCacheBlock], int]:
-        """The longest cached prefix of ``request``: its blocks, and how many tokens they hold.
+        """Return the longest cached prefix of ``request``: its blocks, and the number of tokens they hold.
 
-        At least one token is left to compute, because a step needs a token to give logits for the next one. Without a
-        prefix tree only whole blocks are found. No block is touched, and no count changes.
+        At least one token is left to compute, because a step needs a token to produce logits for the next one. Without
+        a prefix tree only whole blocks are found. No owner is added, and no statistics change.
         """
         match = self._index.match(request.all_token_ids[:request.num_tokens - 1], request.extra_keys)
         num_whole_tokens, half = len(match.blocks) * self.block_size, match.partial_block
@@ -100,8 +104,8 @@ class KVCacheManager:
             [ computed before | hits: new_computed_blocks | num_new_tokens ]
               in the table      adopted here, not copied    slots made here
 
-        None: it does not fit, and nothing has changed. Hits in the free queue do not count as free. Shared blocks that
-        the new tokens would write into are forked first.
+        Return None, and change nothing, if they do not fit. Hits in the free queue do not count as free. Shared blocks
+        that the new tokens would write into are forked first.
         """
         if num_new_tokens == 1 and not new_computed_blocks and self._has_own_slot(request):
             return []
@@ -134,15 +138,15 @@ class KVCacheManager:
         return copies + fresh
 
     def finish_step(self) -> None:
-        """The planned step has run: its copies are made and its K/V is written."""
+        """Declare the planned step done: its copies are made and its K/V is written."""
         self.block_pool.finish_copies()
         self._num_written.clear()
 
     def free(self, request: Request) -> None:
-        """Give the blocks of ``request`` back, last one first: the head of a prompt is worth keeping longest.
+        """Give the blocks of ``request`` back, last one first: the start of a prompt is worth keeping longest.
 
-        What it holds stays findable; with a prefix tree, the half-filled tail too, but not what a planned step was to
-        write and now will not.
+        Their content stays findable; with a prefix tree, the half-filled last block too. K/V that a planned step was to
+        write, and now will not, is not findable.
         """
         table = self._tables.get(request.request_id)
         if table is None:
@@ -154,7 +158,10 @@ class KVCacheManager:
         self._index.donate(request.all_token_ids, table, num_written, request.extra_keys)
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Let ``child`` share every block of ``parent``, the half-filled tail included. No tensor is copied here."""
+        """Let ``child`` share every block of ``parent``, including the half-filled last one.
+
+        No tensor is copied here.
+        """
         if child.request_id in self._tables:
             raise RuntimeError(f"fork: request {child.request_id!r} holds "
                                f"{len(self._tables[child.request_id])} blocks already")
@@ -166,7 +173,7 @@ class KVCacheManager:
     # ---- views
 
     def get_block_ids(self, request_id: str) -> list[int]:
-        """The block table of a request; empty if it holds nothing."""
+        """Return the block table of a request; an empty list if it has no blocks."""
         return [block.block_id for block in self._tables.get(request_id, [])]
 
     @property
@@ -176,12 +183,12 @@ class KVCacheManager:
                                 self.block_pool.num_evictions - counter.num_evictions_before, counter.recent_hit_rate)
 
     def reset_prefix_cache(self) -> None:
-        """Forget all cached content and start the statistics anew. Raises RuntimeError while any block is in use."""
+        """Forget all cached content and reset the statistics. Raise RuntimeError while any block is in use."""
         self._index.clear()
         self._counter = PrefixCacheCounter(self.block_pool.num_evictions)
 
     def check_integrity(self) -> None:
-        """Raise RuntimeError if pool and tables disagree: every reference belongs to a table or to a pending copy."""
+        """Raise RuntimeError if pool and tables disagree: each reference must belong to a table or a pending copy."""
         self.block_pool.check_integrity()
         owners = Counter(block.block_id for table in self._tables.values() for block in table)
         owners.update(self.block_pool._kept_for_copy)
@@ -193,8 +200,10 @@ class KVCacheManager:
     # ---- inside
 
     def _has_own_slot(self, request: Request) -> bool:
-        """Whether the next token of ``request`` goes into a block of its own that it does not fill, so that nothing is
-        taken, forked or indexed: of all tokens that are decoded, all but one a block."""
+        """Check whether the next token goes into a block that only ``request`` owns and that the token does not fill.
+
+        Then no block is taken, forked or indexed. This is true for all decoded tokens except one per block.
+        """
         index, offset = divmod(request.num_computed_tokens, self.block_size)
         table = self._tables.get(request.request_id, ())
         if index != len(table) - 1 or offset == self.block_size - 1:
@@ -211,15 +220,15 @@ class KVCacheManager:
 
     def _shared_and_written(self, request: Request, table: list[KVCacheBlock], hits: list[KVCacheBlock],
                             first_slot: int, num_slots: int) -> list[int]:
-        """Indices of the blocks of ``table`` that must be forked before the new tokens are written."""
+        """Return the indices of the blocks of ``table`` that must be forked before the new tokens are written."""
         written = range(first_slot // self.block_size, min(self._num_blocks_for(num_slots), len(table)))
         return [i for i in written if self._must_fork(request, i, table[i], table[i] in hits, first_slot)]
 
     def _must_fork(self, request: Request, index: int, block: KVCacheBlock, is_hit: bool, first_slot: int) -> bool:
-        """Whether ``block`` must be copied before tokens are written into it from ``first_slot`` on.
+        """Check whether ``block`` must be copied before tokens are written into it from ``first_slot`` on.
 
-        It must if anybody else owns it, whatever is written. If nobody does, it must only if its key, by which the
-        index finds it, names other tokens than those that are written.
+        It must be copied if another request owns it, whatever is written. Otherwise it must be copied only if its key,
+        by which the index finds it, names tokens at or after the first written offset that are not the request's.
         """
         if block.ref_cnt + is_hit > 1:
             return True
@@ -232,16 +241,18 @@ class KVCacheManager:
         return named != tuple(request.all_token_ids[start + offset:start + offset + len(named)])
 
     def _fork_block(self, table: list[KVCacheBlock], index: int) -> KVCacheBlock:
-        """Put a copy of the block at ``index`` in its place, and return it. The block itself stays as it is."""
+        """Replace the block at ``index`` by a copy, and return the copy. The original block is unchanged."""
         block = table[index]
-        self.block_pool.touch([block])  # a second owner, or fork_block would take it for private and not copy it
+        self.block_pool.touch([block])  # a second owner: otherwise fork_block would not copy a private block
         table[index] = self.block_pool.fork_block(block)
         self.block_pool.free_blocks([block])
         return table[index]
 
     def _forget_unwritten(self, table: list[KVCacheBlock]) -> int:
-        """Take blocks that the planned step has yet to write out of the index. Returns how many slots lie before what
-        is unwritten."""
+        """Remove blocks that the planned step has yet to write from the index.
+
+        Return the number of slots before the first unwritten one.
+        """
         unwritten = [i for i, block in enumerate(table) if block.block_id in self._num_written]
         if not unwritten:
             return len(table) * self.block_size
@@ -250,13 +261,13 @@ class KVCacheManager:
 
     def _note_unwritten(self, table: list[KVCacheBlock], first_slot: int, num_slots: int,
                         taken: list[KVCacheBlock]) -> None:
-        """Remember which blocks the planned step is to write from ``first_slot`` on, and how much of each is written.
+        """Record which blocks the planned step will write from ``first_slot`` on, and how much of each is written.
 
-        Of blocks just ``taken``, what is noted belongs to one who was freed before the step.
+        An existing record of a block in ``taken`` is stale: it belongs to a request that was freed before the step.
         """
         if self.prefix_tree is None:
-            # A hit is a whole block, which is never copied. But ``free`` between plan and step would leave unwritten
-            # blocks findable here: Scheduler._take_back and Recovery take them out of the index before they free.
+            # Hits are whole blocks, which are never copied. But ``free`` between plan and step would leave unwritten
+            # blocks findable here, so Scheduler._take_back and Recovery remove them from the index first.
             return
         for block in taken:
             self._num_written.pop(block.block_id, None)

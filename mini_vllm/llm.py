@@ -1,4 +1,4 @@
-"""``LLM``: a model and an engine in one, for whoever has a list of prompts and waits for all of them."""
+"""``LLM``: a model and an engine in one, for a caller with a list of prompts that waits for all outputs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mini_vllm.models.prompts import Prompt, as_list
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import Priority, RequestOutput, SamplingParams, Usage, checked_priority
 
-#: Messages with a role and a content, in turn.
+#: Messages, each with a role and a content, in order.
 Conversation = Sequence[dict[str, str]]
-#: To be told how many outputs have finished, and how many tokens have come, since the last time.
+#: Called with the numbers of outputs finished and of tokens generated since the last call.
 Advance = Callable[[int, int], None]
 
 
 class LLM:
-    """A model and an engine in one: give it prompts, get texts."""
+    """A model and an engine in one: it takes prompts and returns texts."""
 
     def __init__(self, model: str | Path = DEFAULT_MODEL, *, parts: EngineParts | None = None,
                  **settings: Any) -> None:  # each of its own type; EngineConfig checks them by name
@@ -38,7 +38,7 @@ class LLM:
         return self.engine.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """How ``generate`` and ``chat`` sample if they are not told: as the model's makers advise, where they do."""
+        """Return the default parameters of ``generate`` and ``chat``: the model's recommended ones, if it has any."""
         return SamplingParams(**self.engine.loaded.sampling_defaults)
 
     def reset_prefix_cache(self) -> None:
@@ -48,12 +48,12 @@ class LLM:
     def generate(self, prompts: Prompt | Sequence[Prompt],
                  sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, use_progress: bool = False,
                  priority: Priority | Sequence[Priority] = Priority.NORMAL) -> list[RequestOutput]:
-        """Continue every prompt; outputs come in the order of the prompts.
+        """Continue every prompt. The outputs are in the order of the prompts.
 
-        A prompt is a text, a list of token ids, or one of both in a dict. One that cannot be served is reported in its
-        own output (``error``, finish reason "error"); the others finish. Requests that are in the engine already go on
-        meanwhile, and what they put out is returned by the engine's next step. Without ``sampling_params`` they are
-        ``get_default_sampling_params()``; nothing of those is mixed into what is given.
+        A prompt is a text, a list of token ids, or a dict with either. A prompt that cannot be served is reported in
+        its own output (``error``, finish reason "error"); the others finish. Requests that are already in the engine
+        continue meanwhile; the engine's next step returns their outputs. Without ``sampling_params``,
+        ``get_default_sampling_params()`` is used; its values are not mixed into parameters that are given.
         """
         return self._serve([partial(_itself, prompt) for prompt in as_list(prompts)], sampling_params, use_progress,
                            priority)
@@ -61,7 +61,7 @@ class LLM:
     def chat(self, messages: Conversation | Sequence[Conversation],
              sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, use_progress: bool = False,
              priority: Priority | Sequence[Priority] = Priority.NORMAL) -> list[RequestOutput]:
-        """Answer one conversation, or several, through the model's chat template; as ``generate`` does."""
+        """Answer one or several conversations through the model's chat template. Otherwise the same as ``generate``."""
         an_instance("messages", messages, list, tuple)
         is_one = bool(messages) and isinstance(messages[0], Mapping)
         conversations = cast(list[list[dict[str, str]]], [messages] if is_one else messages)
@@ -70,7 +70,10 @@ class LLM:
 
     def _serve(self, readers: list[Callable[[], Prompt]], params: SamplingParams | Sequence[SamplingParams] | None,
                use_progress: bool, priority: Priority | Sequence[Priority]) -> list[RequestOutput]:
-        """Continue the prompts that ``readers`` give; one that raises ValueError gives an output with that error."""
+        """Continue the prompts that ``readers`` return.
+
+        If a reader raises ValueError, its output reports that error.
+        """
         params = self.get_default_sampling_params() if params is None else params
         each_params, priorities = _params_for_each(params, len(readers)), _priority_for_each(priority, len(readers))
         results: dict[int, RequestOutput] = {}
@@ -95,14 +98,14 @@ class LLM:
                         if output.finished:
                             results[index_of[output.request_id]] = output
         finally:
-            for request_id in index_of:  # whatever ended the loop, nothing of this call is left in the engine
+            for request_id in index_of:  # however the loop ended, none of this call's requests stays in the engine
                 self.engine.abort_request(request_id)
             self.engine.put_back(of_others.values())
         return [results[index] for index in range(len(readers))]
 
     def _add(self, index: int, read: Callable[[], Prompt], params: SamplingParams, priority: Priority
              ) -> str | RequestOutput:
-        """The id of a request, or what is said of one that is refused."""
+        """Add a request and return its id, or an output with the error if it is rejected."""
         prompt = None
         try:
             prompt = read()
@@ -113,8 +116,9 @@ class LLM:
 
     def beam_search(self, prompts: Prompt | Sequence[Prompt], beam_width: int = 4, max_tokens: int = 16,
                     length_penalty: float = 1.0, ignore_eos: bool = False) -> list[list[Beam]]:
-        """The ``beam_width`` best continuations of every prompt, best first. A beam's score is its log-probability over
-        ``length ** length_penalty``.
+        """Return the ``beam_width`` best continuations of every prompt, best first.
+
+        A beam's score is its log-probability divided by ``length ** length_penalty``.
         """
         return beam_search_all(self.engine, prompts, beam_width, max_tokens, length_penalty, ignore_eos)
 
@@ -136,7 +140,7 @@ def _priority_for_each(priority: Priority | Sequence[Priority], num_prompts: int
 
 
 class _Progress:
-    """Tells a bar of what is new in each output: the engine's outputs hold all there is so far."""
+    """Reports to a bar what is new in each output: the engine's outputs contain everything so far."""
 
     def __init__(self, advance: Advance) -> None:
         self.advance = advance
@@ -152,8 +156,10 @@ class _Progress:
 
 @contextlib.contextmanager
 def progress_bar(num_outputs: int, show: bool) -> Iterator[Advance]:
-    """Gives a function to tell of outputs that finished, of ``num_outputs``, and of tokens that came. A request has
-    ``n`` outputs. With ``show`` off that function does nothing."""
+    """Yield a function that advances a progress bar by finished outputs, out of ``num_outputs``, and by tokens.
+
+    A request has ``n`` outputs. With ``show`` off the function does nothing.
+    """
     if not show:
         yield lambda num_finished, num_tokens: None
         return

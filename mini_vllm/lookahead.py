@@ -1,15 +1,15 @@
-"""The next step, begun before it is planned.
+"""Look-ahead: starting the next step before it is planned.
 
-Between two steps the device would wait for Python: for tokens to be looked at, and the next step to be planned. But
-when all requests decode, the next step is easy to guess: every request goes on by one token, but for those that have
-their last one now, and nobody comes. So it is built and begun while the tokens that it takes in are still computed:
+Between two steps the device would wait for Python to look at the tokens and plan the next step. But when all requests
+decode, the next step is easy to guess: every request computes one more token, except those that get their last token
+now, and no request joins. So the next step is built and started while its input tokens are still being computed:
 
     device   ── step 1 ──┬── step 2 ──┬── step 3 ──┬──
     Python      begin 2  │  tokens 1, │  tokens 2, │
                          │  begin 3   │  begin 4   │
 
-If the step that is then planned is the one that was begun, its tokens are taken. If not, it is dropped: it has written
-K/V only into slots that belong to no computed token, and which are overwritten when that token is computed (``drop``
+If the step that is then planned is the one that was started, its tokens are used. If not, it is dropped: it has written
+K/V only into slots that belong to no computed token, and that are overwritten when that token is computed (``drop``
 zeroes them).
 """
 
@@ -36,23 +36,23 @@ from mini_vllm.sequences import LiveRequests
 
 @dataclass(frozen=True)
 class ChosenTokens:
-    """A token for each of several rows of logits; it may still be being computed."""
+    """One token for each of several rows of logits. They may still be being computed."""
 
     #: [num_rows]
     token_ids: mx.array
-    #: The largest logit of each row, or NaN if there is one in the row; [num_rows, 1].
+    #: The largest logit of each row, or NaN if the row contains one; [num_rows, 1].
     largest: mx.array
 
     def begin(self) -> None:
-        """Let the device compute them, without waiting for it."""
+        """Start computing the tokens on the device, without waiting."""
         mx.async_eval(self.token_ids, self.largest)
 
     def wait(self) -> list[int]:
-        """The tokens. Raises ValueError if the largest logit of a row is NaN or infinite: then the model is broken, and
-        any token would be a lie.
+        """Wait for the tokens and return them.
 
-        Nothing new is computed for the check: such a computation would have to wait for the next step, which may have
-        been begun.
+        Raise ValueError if the largest logit of a row is NaN or infinite: the model is broken, and any token would be
+        meaningless. The check computes nothing new: a new computation would have to wait for the next step, which may
+        already have been started.
         """
         for row, (score,) in enumerate(cast(list[list[float]], self.largest.tolist())):
             if math.isnan(score):
@@ -63,9 +63,9 @@ class ChosenTokens:
 
 
 def choose_tokens(sampler: Sampler, logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> ChosenTokens:
-    """A token of each row, whose parameters are plain (``is_plain``). Nothing is computed yet."""
+    """Choose a token for each row. The rows' parameters must be plain (``is_plain``). Nothing is computed yet."""
     if all(row.params.temperature == 0 for row in rows):
-        token_ids = sampler.greedy(logits)  # argmax chooses a NaN where there is one, so it is found below
+        token_ids = sampler.greedy(logits)  # argmax chooses a NaN if there is one, so it is found below
         return ChosenTokens(token_ids, mx.take_along_axis(logits, token_ids[:, None], axis=-1))
     return ChosenTokens(sampler.draw(logits, rows, num_ahead), _largest(logits))
 
@@ -77,13 +77,13 @@ def _largest(logits: mx.array) -> mx.array:
 
 @dataclass(frozen=True)
 class StepAhead:
-    """A step that was begun before it was planned."""
+    """A step that was started before it was planned."""
 
     requests: list[Request]
-    #: Where it writes: into the slot of the last token of each context (``block_tables`` and ``context_lens``).
+    #: It writes into the slot of the last token of each context (``block_tables`` and ``context_lens``).
     block_tables: list[list[int]]
     context_lens: list[int]
-    #: The tokens that come of it.
+    #: The tokens that it computes.
     chosen: ChosenTokens
 
     def is_planned_by(self, plan: SchedulerOutput) -> bool:
@@ -92,20 +92,23 @@ class StepAhead:
 
 
 class LookAhead:
-    """At most one step that was begun early, in ``pending``."""
+    """Holds at most one step that was started early, in ``pending``."""
 
     def __init__(self, max_requests: int, max_num_seqs: int, scheduler: Scheduler, kv_cache: KVCacheManager,
                  runner: ModelRunner, sampler: Sampler, live: LiveRequests) -> None:
-        """``max_requests``: a step of more is not begun early; 0 begins none."""
+        """Create it without a pending step.
+
+        Steps of more than ``max_requests`` are not started early; 0 starts none.
+        """
         self.max_requests, self.max_num_seqs = max_requests, max_num_seqs
         self._scheduler, self._kv_cache, self._live = scheduler, kv_cache, live
         self._runner, self._sampler = runner, sampler
         self.pending: StepAhead | None = None
-        #: Steps that were begun in vain: another one was planned, or the device refused.
+        #: Steps that were started in vain: another one was planned, or the device raised an error.
         self.num_dropped = 0
 
     def begin_next(self, requests: list[Request], chosen: ChosenTokens) -> None:
-        """While ``chosen``, one token for each of ``requests``, is computed, begin the step after it."""
+        """Start the step after the one that computes ``chosen``, one token for each of ``requests``."""
         chosen.begin()
         if len(requests) <= self.max_requests:
             indices = [index for index, request in enumerate(requests) if not _ends_now(request)]
@@ -115,13 +118,15 @@ class LookAhead:
                 self._begin(staying, chosen.token_ids if all_stay else chosen.token_ids[mx.array(indices)])
 
     def _is_likely(self, staying: list[Request]) -> bool:
-        """Whether somebody goes on, and nobody who waits could come in."""
+        """Check whether at least one request continues and no waiting request could be admitted."""
         has_seat = sum(request.num_sequences for request in staying) < self.max_num_seqs
         return bool(staying) and not (has_seat and self._scheduler.waiting)
 
     def _begin(self, requests: list[Request], token_ids: mx.array) -> None:
-        """Take a slot for each of ``requests``, and begin the step if there is one for all and nothing to copy. If not,
-        the slots taken are kept: the next plan wants the same ones."""
+        """Allocate a slot for each of ``requests``, and start the step if all have one and no block must be copied.
+
+        Otherwise the slots allocated so far are kept: the next plan needs the same ones.
+        """
         for request in requests:
             if self._kv_cache.allocate_slots(request, 1) is None or self._kv_cache.block_pool.pending_copies:
                 return
@@ -132,13 +137,16 @@ class LookAhead:
             logits = self._runner.step_ahead(token_ids, block_tables, context_lens)
             following = choose_tokens(self._sampler, logits, rows, num_ahead=1)
             following.begin()
-        except RuntimeError:  # the device has no memory, say: the step itself will show it
+        except RuntimeError:  # for example, the device is out of memory; the step itself will show it
             self.num_dropped += 1
             return
         self.pending = StepAhead(list(requests), block_tables, context_lens, following)
 
     def take(self, plan: SchedulerOutput) -> ChosenTokens | None:
-        """The tokens of ``plan``, if it is the step that was begun. Else that one is dropped."""
+        """Return the tokens of ``plan`` if it is the step that was started.
+
+        Otherwise drop that step and return None.
+        """
         ahead = self.pending
         if ahead is None or not ahead.is_planned_by(plan):
             self.drop()
@@ -147,10 +155,10 @@ class LookAhead:
         return ahead.chosen
 
     def drop(self) -> None:
-        """Forget the step that was begun, if there is one: what was guessed did not come.
+        """Drop the step that was started, if there is one: the guess was wrong.
 
-        What it wrote may not be numbers, which would harm whoever gets the block next. Masking is no help, since 0
-        times NaN is NaN; so zeros are written over it.
+        It may have written NaN, which would spoil the next request that gets the block. Masking does not help, since 0
+        times NaN is NaN, so its slots are zeroed.
         """
         ahead, self.pending = self.pending, None
         if ahead is not None:
@@ -160,11 +168,11 @@ class LookAhead:
             self._runner.cache.clear_slots(slots)
 
     def drop_step_of(self, request: Request) -> None:
-        """The same, if that step computes a token of ``request``, which ends now."""
+        """Drop the step that was started if it computes a token of ``request``, which ends now."""
         if self.pending is not None and request in self.pending.requests:
             self.drop()
 
 
 def _ends_now(request: Request) -> bool:
-    """Whether the token that is being computed is its last, whatever it is."""
+    """Check whether the token that is being computed is the request's last, whatever it is."""
     return len(request.output_token_ids) + 1 >= (request.sampling_params.max_tokens or math.inf)

@@ -21,16 +21,16 @@ class RequestStep:
 
     token_ids: Sequence[int]
     block_ids: Sequence[int]
-    #: How many tokens of the request, these included, have K/V after the step.
+    #: How many tokens of the request, including these, have K/V after the step.
     context_len: int
     #: True if the step reaches the request's last token, so that a next one is sampled.
     needs_logits: bool
-    #: Whether the logits of all its tokens are wanted, for the log-probabilities of a prompt.
+    #: Whether the logits of all its tokens are needed, for the log-probabilities of a prompt.
     needs_all_logits: bool = False
 
 
 class Batch(NamedTuple):
-    """Whose tokens a step computes: the three lists that attention is called with."""
+    """The tokens that a step computes, by request: the three lists that attention is called with."""
 
     block_tables: list[Sequence[int]]
     context_lens: list[int]
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
         return cls(list(block_tables), list(context_lens), [0, *np.cumsum(num_new).tolist()])
 
     def last_tokens(self, requests: Sequence[int]) -> Batch:
-        """Just the last token of some of the requests."""
+        """Return the batch of only the last token of each of ``requests``."""
         return Batch.of([self.block_tables[i] for i in requests], [self.context_lens[i] for i in requests],
                         [1] * len(requests))
 
@@ -49,33 +49,36 @@ class Batch(NamedTuple):
 class ModelRunner:
     """Owns the network and the arrays of keys and values.
 
-    Layers with a sliding window keep what has left it, like the others: one block table serves all layers, and a prefix
+    Layers with a sliding window keep the K/V that has left the window: one block table serves all layers, and a prefix
     can be shared whatever the window. So a window saves time, not memory.
     """
 
-    #: The kind of its K/V arrays.
+    #: The class of its K/V arrays.
     cache_class: type[PagedKVCache] = FastKVCache
 
     def __init__(self, model: Model, num_blocks: int, block_size: int,
                  attention: type | Callable[..., mx.array] = FastAttention) -> None:
-        """``attention`` is a function called like ``attention.paged_attention``, or a class whose instance is."""
+        """Create the K/V arrays.
+
+        ``attention`` is a function called like ``attention.paged_attention``, or a class whose instance is.
+        """
         config = model.config
         self.model = model
         self.scale = config.head_dim ** -0.5
         self.attention: Callable[..., mx.array] = attention() if isinstance(attention, type) else attention
-        #: Extra keyword arguments for each layer: ``window`` only where there is one.
+        #: Extra keyword arguments for each layer: ``window`` for layers that have one.
         self.options = [{} if window is None else {"window": window}
                         for window in map(config.window, range(config.num_layers))]
         self.cache = self.cache_class(config.num_layers, num_blocks, config.num_kv_heads, block_size, config.head_dim,
                                       model.model.norm.weight.dtype)
 
     def step(self, requests: Sequence[RequestStep], copies: Sequence[tuple[int, int]] = ()) -> mx.array:
-        """Logits [number of wanted tokens, vocab_size], in the order of ``requests``: of the last token of each that
-        needs logits, or of all its tokens if it needs all.
+        """Compute one step. Return logits [number of wanted tokens, vocab_size], in the order of ``requests``.
 
-        Requests that compute one token must come first. Block copies are made before anything is written. A step
-        with a chunk in it raises ValueError if a key or value of any of its requests is NaN: until the chunk has
-        logits, nothing else would show it.
+        They are the logits of the last token of each request that needs logits, or of all its tokens if it needs all.
+        Requests that compute one token must come first. Blocks are copied before anything is written. A step that
+        contains a chunk raises ValueError if a key or value of any of its requests is NaN: until the chunk has logits,
+        nothing else would reveal it.
         """
         self.cache.copy_blocks(copies)
         token_ids = mx.array(np.concatenate([np.asarray(r.token_ids, dtype=np.int32) for r in requests]))
@@ -90,16 +93,16 @@ class ModelRunner:
 
     def step_ahead(self, token_ids: mx.array, block_tables: Sequence[Sequence[int]],
                    context_lens: Sequence[int]) -> mx.array:
-        """Logits of a step of one token for each request, while these tokens are still being computed."""
+        """Return the logits of a step of one token per request, while these tokens are still being computed."""
         batch = Batch.of(block_tables, context_lens, [1] * len(context_lens))
         return self._logits(token_ids, batch, range(len(context_lens)))
 
     def _logits(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int]) -> mx.array:
-        """Logits of the last tokens of the ``wanted`` requests."""
+        """Return the logits of the last tokens of the ``wanted`` requests."""
         return self.model.logits(self._forward(token_ids, batch, wanted))
 
     def _forward(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int] | None) -> mx.array:
-        """Hidden states of the last tokens of the ``wanted`` requests; of all tokens if that is None."""
+        """Return the hidden states of the last tokens of the ``wanted`` requests; of all tokens if it is None."""
         positions = token_positions(batch.context_lens, batch.query_starts)
         attend, wanted_tokens = _Attend(self, batch, positions), None
         if wanted is None:
@@ -114,14 +117,14 @@ class ModelRunner:
 
 
 class _Attend:
-    """What the network calls in every layer of a step: write the layer's keys and values, then attend."""
+    """The attention callback of a step, called in every layer: write the layer's keys and values, then attend."""
 
     def __init__(self, runner: ModelRunner, batch: Batch, positions: TokenArray) -> None:
         self._runner, self._batch = runner, batch
         self._slots = slot_mapping(batch.block_tables, positions, batch.query_starts, runner.cache.block_size)
-        #: Whose tokens attend in the last layer, and whether its keys and values are searched for NaN.
+        #: Which requests' tokens attend in the last layer, and whether its keys and values are searched for NaN.
         self.last_batch, self.checks_nan = batch, False
-        #: Whether any was found. NaN in any layer reaches the last, so looking there is enough.
+        #: Whether any was found. NaN in any layer reaches the last, so checking there is enough.
         self.has_nan: mx.array | None = None
 
     def __call__(self, layer: int, queries: mx.array, keys_values: mx.array) -> mx.array:
@@ -132,5 +135,5 @@ class _Attend:
             if self.checks_nan:
                 self.has_nan = mx.isnan(keys_values).any()
         if not batch.block_tables:
-            return queries  # empty: nobody wants a token
+            return queries  # empty: no request needs a token
         return runner.attention(queries, runner.cache.pools[layer], *batch, runner.scale, **runner.options[layer])

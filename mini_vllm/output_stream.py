@@ -1,7 +1,7 @@
-"""What goes from the engine's thread to callers in their event loops: answers, and streams of outputs.
+"""Messages from the engine's thread to callers in their event loops: answers, and streams of outputs.
 
-An output is the whole text so far, so a caller that reads slowly misses nothing by getting only the latest one, and
-the engine never waits for anybody.
+An output contains the whole text so far. So a slow caller misses nothing by getting only the latest one, and the engine
+never waits for a caller.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mini_vllm.request import RequestOutput
 
 
 def post(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """Run ``callback`` in a caller's loop; if that is closed, nobody is there to hear it."""
+    """Run ``callback`` in a caller's loop. Do nothing if the loop is closed."""
     try:
         loop.call_soon_threadsafe(callback)
     except RuntimeError:
@@ -23,7 +23,7 @@ def post(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> Non
 
 
 class Answer:
-    """What a caller waits for once: a future of its own loop, set from another thread."""
+    """A result that a caller waits for once: a future of the caller's loop, set from another thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -33,7 +33,7 @@ class Answer:
         self._set(functools.partial(self.future.set_result, result))
 
     def set_exception(self, error: Exception) -> None:
-        if isinstance(error, StopIteration):  # which a future cannot hold
+        if isinstance(error, StopIteration):  # a future cannot hold it
             error = RuntimeError(f"StopIteration: {error}")
         self._set(functools.partial(self.future.set_exception, error))
 
@@ -46,14 +46,14 @@ class Answer:
 
 
 class OutputStream:
-    """The way of outputs to one caller. ``deliver`` and ``next`` run in the caller's loop, nowhere else."""
+    """The stream of outputs to one caller. ``deliver`` and ``next`` run only in the caller's loop."""
 
     def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
         self.request_id = request_id
         self.loop = loop
         #: Its caller has left.
         self.is_abandoned = False
-        #: Somebody wants it to end; the engine has not got its prompt yet.
+        #: The request is to be aborted, but the engine has not received its prompt yet.
         self.is_aborted = False
         self._news = asyncio.Event()
         self._latest: RequestOutput | Exception
@@ -63,7 +63,10 @@ class OutputStream:
         self._news.set()
 
     async def next(self) -> RequestOutput:
-        """The latest output, as soon as there is one that was not fetched yet; or the error that was delivered."""
+        """Wait for an output that has not been fetched yet and return the latest one.
+
+        Raise the error if one was delivered.
+        """
         await self._news.wait()
         self._news.clear()
         if isinstance(self._latest, Exception):
@@ -72,14 +75,14 @@ class OutputStream:
 
 
 def snapshot(output: RequestOutput) -> RequestOutput:
-    """A copy that stays as it is while the engine goes on writing into its own."""
+    """Return a copy of ``output`` that the engine does not change while it continues."""
     copies = [replace(each, token_ids=list(each.token_ids), logprobs=each.logprobs and list(each.logprobs))
               for each in output.outputs]
     return replace(output, outputs=copies)
 
 
 def since(before: RequestOutput | None, output: RequestOutput) -> RequestOutput:
-    """Only what ``output`` has and ``before``, an earlier one of the same request, had not: text, tokens, logprobs."""
+    """Return only the text, tokens and logprobs that are new since ``before``, an earlier output of the request."""
     if before is None:
         return output
     new = [replace(now, text=now.text[len(then.text):], token_ids=now.token_ids[len(then.token_ids):],

@@ -1,22 +1,22 @@
-"""What is cached: one trie over physical blocks.
+"""The prefix tree: one trie over the physical blocks that hold cached content.
 
 A node *is* a block together with the tokens it stands for. Its key is the chained BlockHash, which names its parent;
 its only reference count is the block's own. There is no second store: a finished request leaves its blocks in the tree
-by leaving their hashes on, and a block that is given out again has left it.
+by not clearing their hashes, and a block that is given out again drops out of it.
 
     root ──▶ [once upon a time] ──▶ [there lived a king] ──▶ [who had three sons]     full blocks, found by hash
                                                        └───▶ [and no]                 a half-filled tail
     match("once upon a time there lived a king who was old"):
         blocks 1 and 2 whole, and one token ("who") of block 3
 
-The pool finds a full block by its key. What the tree adds is the list of a node's children, sorted by their tokens, so
-that a match can end *inside* a block. However many children there are, those that share most with a text stand next to
-where it would stand:
+The pool finds a full block by its key. The tree adds a list of each node's children, sorted by their tokens, so that a
+match can end *inside* a block. No child shares more with a text than the two neighbours of the text's position in that
+order:
 
-    [1 7 4 2]  [1 7 5]  [1 7 5 3]  [1 7 5 8]  [1 9 0 6]         1 7 5 6 would stand before [1 7 5 8], so 3 tokens
+    [1 7 4 2]  [1 7 5]  [1 7 5 3]  [1 7 5 8]  [1 9 0 6]         1 7 5 6 sorts before [1 7 5 8], so 3 tokens
                └────── begin with 1 7 5 ─────┘                  are the most it shares with any of them
 
-The module is a little longer than most: to match, to insert and to evict is one piece of work in lab 3.3.
+The module is a little longer than most: match, insert and evict together are lab 3.3.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from typing import NamedTuple
 from mini_vllm.block_pool import BlockHash, BlockPool, ExtraKeys, KVCacheBlock
 from mini_vllm.caching.block_index import BlockIndex, key_of
 
-#: Of children that share as much, at most this many are asked for their age: as many as run at once by default.
+#: Among children that share equally much, the oldest of at most this many is taken. The number is the default limit on
+#: running sequences.
 MAX_EQUALS = 64
 
 
@@ -45,17 +46,17 @@ class PrefixMatch:
     #: One more block, of which the first ``num_partial_tokens`` match.
     partial_block: KVCacheBlock | None
     num_partial_tokens: int
-    #: All of it: the tokens of ``blocks`` and those of ``partial_block``.
+    #: The total: the tokens of ``blocks`` and those of ``partial_block``.
     num_tokens: int
 
 
 @dataclass(frozen=True)
 class PrefixTreeStats:
-    """How much of the pool can be found. A node is a block that has a ``block_hash``."""
+    """Counters of the findable blocks. A node is a block that has a ``block_hash``."""
 
     num_nodes: int
     num_tokens: int
-    #: Nodes whose block is in use, and so cannot be evicted.
+    #: Nodes whose block is in use and therefore cannot be evicted.
     num_nodes_in_use: int
 
 
@@ -68,28 +69,30 @@ class _Child(NamedTuple):
 
 
 class PrefixTree(BlockIndex):
-    """A BlockIndex that also knows the children of every node: hits may end inside a block, and tails are kept.
+    """A BlockIndex that also knows the children of every node.
 
-    Lookup, insertion and removal look at O(log n) of a node's n children, whatever these have in common. A list also
-    moves all that stands after what comes or goes: with 100,000 children less than 0.1 ms.
+    Hits may end inside a block, and half-filled last blocks (tails) are kept.
 
-    Nobody tells the tree when the pool gives a block to someone else, so some children are *stale*: their block's
-    ``block_hash`` is None, or says that it stands for something else now. A lookup that meets one takes it down.
+    Lookup, insertion and removal look at O(log n) of a node's n children, whatever tokens these share. Insertion and
+    removal also shift the rest of a list: with 100,000 children that takes less than 0.1 ms.
+
+    The tree is not told when the pool gives a block to another request, so some children are *stale*: their block's
+    ``block_hash`` is None, or names other content. A lookup that finds a stale child removes it.
     """
 
     def __init__(self, block_pool: BlockPool, block_size: int) -> None:
         super().__init__(block_pool, block_size)
         #: Parent's key (for the first block of a text: its extra keys) → its children, sorted.
         self._children: dict[object, list[_Child]] = {}
-        #: Block id → where it stands in ``_children``. One entry a block, so what is stale cannot pile up.
+        #: Block id → its entry in ``_children``. There is one entry per block, so stale children cannot pile up.
         self._places: dict[int, tuple[object, _Child]] = {}
         self._tickets = itertools.count()
 
     def match(self, token_ids: Sequence[int],
               extra_keys: tuple | None = None) -> PrefixMatch:  # type: ignore[type-arg]  # the published signature has it bare
-        """Walk whole blocks from the front, then go as far as possible into one more.
+        """Match whole blocks from the front, then as many tokens as possible of one more block.
 
-        No block is touched and no count changes; the tree forgets the stale children that it meets.
+        No owner is added and no count changes; the tree removes the stale children that it finds.
         """
         blocks = self._match_blocks(token_ids, extra_keys)
         num_whole = len(blocks) * self.block_size
@@ -99,11 +102,11 @@ class PrefixTree(BlockIndex):
 
     def _longest_child(self, parent: BlockHash | None, rest: Sequence[int],
                        extra_keys: ExtraKeys) -> tuple[KVCacheBlock | None, int]:
-        """The child of ``parent`` that shares most tokens with ``rest``, and how many.
+        """Return the child of ``parent`` that shares the most tokens with ``rest``, and how many it shares.
 
-        Of those that share as many the oldest is taken: one that the step at hand is yet to write cannot be copied. If
-        one has no further tokens, so that it may be written on without a copy, then it is the oldest, because a tail
-        is not inserted once another child begins with it.
+        Among equals the oldest is taken: a block that the current step has yet to write cannot be copied. If one of
+        them has no further tokens, so that it may be extended without a copy, it is the oldest, because a tail is not
+        inserted once another child begins with it.
         """
         rest, siblings = tuple(rest), self._children.get(_place(parent, extra_keys), [])
         while True:
@@ -113,7 +116,7 @@ class PrefixTree(BlockIndex):
             if length == 0:
                 return None, 0
             first = bisect_left(siblings, (rest[:length],))
-            end = bisect_left(siblings, ((*rest[:length], math.inf),), first)  # no token id is as large
+            end = bisect_left(siblings, ((*rest[:length], math.inf),), first)  # no token id is this large
             child = min(siblings[first:min(end, first + MAX_EQUALS)], key=attrgetter("ticket"))
             if self._is_child(child, parent, extra_keys):
                 return child.block, length
@@ -124,20 +127,20 @@ class PrefixTree(BlockIndex):
                with_tail: bool = False) -> None:
         """Make the blocks that hold the first ``num_tokens`` of ``token_ids`` findable.
 
-        Blocks that are findable already stay as they are. A last, half-filled block is inserted only ``with_tail``.
+        Blocks that are already findable stay as they are. A half-filled last block is inserted only ``with_tail``.
         """
         num_tokens = len(token_ids) if num_tokens is None else num_tokens
         end = num_tokens // self.block_size
         tail = token_ids[end * self.block_size:num_tokens] if with_tail else ()
         if len(tail):
-            key_of(blocks[end])  # which raises, if it must, before anything changes
+            key_of(blocks[end])  # raises, if the hash is invalid, before anything changes
         super().insert(token_ids, blocks, num_tokens, extra_keys)
         if len(tail):
             self._insert_tail(key_of(blocks[end - 1]) if end else None, tail, extra_keys, blocks[end])
 
     def _insert_one(self, parent: BlockHash | None, tokens: Sequence[int], extra_keys: ExtraKeys,
                     block: KVCacheBlock) -> BlockHash:
-        """Index ``block``, and make it a child of ``parent``; it stands nowhere else any more."""
+        """Index ``block`` and make it a child of ``parent`` only; an earlier entry of the block is removed."""
         key = super()._insert_one(parent, tokens, extra_keys, block)
         self._remove(block.block_id)
         place, child = _place(parent, extra_keys), _Child(key.token_ids, next(self._tickets), block)
@@ -147,27 +150,30 @@ class PrefixTree(BlockIndex):
 
     def _insert_tail(self, parent: BlockHash | None, tail: Sequence[int], extra_keys: ExtraKeys,
                      block: KVCacheBlock) -> None:
-        """Index a half-filled block, unless a child of ``parent`` begins with all of ``tail``: that one is found
-        already, and a second would only be one more to look at."""
+        """Index a half-filled block, unless a child of ``parent`` begins with all of ``tail``.
+
+        Such a child is found already; a second one would only make lookups longer.
+        """
         if self._longest_child(parent, tail, extra_keys)[1] < len(tail):
             self._insert_one(parent, tail, extra_keys, block)
 
     def donate(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
                extra_keys: tuple | None = None) -> None:  # type: ignore[type-arg]  # the published signature has it bare
-        """A request is done: its ``num_tokens`` computed tokens stay findable, its references go."""
+        """Keep the ``num_tokens`` computed tokens of a finished request findable, and drop its references."""
         for block in blocks:
-            key_of(block)  # which raises, if it must, before anything changes
+            key_of(block)  # raises, if the hash is invalid, before anything changes
         self.insert(token_ids, blocks, num_tokens, extra_keys, with_tail=True)
         for block in blocks:
             if block.block_hash is None:
-                self._remove(block.block_id)  # it may still stand where it stood before this request had it
+                self._remove(block.block_id)  # it may still have an entry from before this request owned it
         super().donate(token_ids, blocks, num_tokens, extra_keys)
 
     def evict(self, num_blocks: int) -> int:
-        """Forget the content of up to ``num_blocks`` blocks nobody uses, least recently used first, leaves first.
+        """Forget the content of up to ``num_blocks`` unused blocks, least recently used first, leaves first.
 
-        The free queue is in that order: a request gives its last block back first. Returns how many were forgotten.
-        It reads all of that queue, O(free blocks): for tests and by hand, the engine needs no such call.
+        The free queue is in that order: a request gives its last block back first. Return how many blocks were
+        forgotten. This reads the whole free queue, O(free blocks). It is for tests and manual use; the engine does not
+        call it.
         """
         if num_blocks < 0:
             raise ValueError(f"evict: num_blocks is {num_blocks}, must be 0 or more")
@@ -179,23 +185,23 @@ class PrefixTree(BlockIndex):
         return len(victims)
 
     def evict_unused(self) -> int:
-        """Forget all content that nobody uses."""
+        """Forget the content of all unused blocks and return their number."""
         return self.evict(self.block_pool.num_blocks)
 
     def clear(self) -> None:
-        """Forget everything. Raises RuntimeError, which says how many, while any block is in use."""
+        """Forget everything. Raise RuntimeError, with the number of blocks in use, while there are any."""
         super().clear()
         self._children, self._places = {}, {}
 
     @property
     def stats(self) -> PrefixTreeStats:
-        """Counted anew at each call: O(num_blocks)."""
+        """Counters of the tree, computed at each call: O(num_blocks)."""
         nodes = [(block, key) for block in self.block_pool.blocks if (key := key_of(block)) is not None]
         return PrefixTreeStats(num_nodes=len(nodes), num_tokens=sum(len(key.token_ids) for _, key in nodes),
                                num_nodes_in_use=len([block for block, _ in nodes if block.ref_cnt > 0]))
 
     def _is_child(self, child: _Child, parent: BlockHash | None, extra_keys: ExtraKeys) -> bool:
-        """Whether the block still holds what it was inserted with."""
+        """Check whether the block of ``child`` still holds the content it was inserted with."""
         key = child.block.block_hash
         return (isinstance(key, BlockHash) and key.token_ids == child.tokens and key.parent == parent
                 and (parent is not None or key.extra_keys == (extra_keys or None)))
@@ -215,7 +221,7 @@ def _place(parent: BlockHash | None, extra_keys: ExtraKeys) -> object:
 
 
 def _num_shared(tokens: Sequence[int], others: Sequence[int]) -> int:
-    """How many tokens two sequences have in common at their beginning."""
+    """Return the length of the common prefix of two sequences."""
     for index, (mine, other) in enumerate(zip(tokens, others)):
         if mine != other:
             return index

@@ -1,15 +1,15 @@
-"""When a step breaks: who is to blame, and what may still be trusted.
+"""Recovery from a failed step: which request caused it, and which blocks can still be trusted.
 
-A step writes the K/V of all its requests at once, and full blocks are findable from the moment it was planned. So when
-it breaks, nothing that it was to write is known to be there:
+A step writes the K/V of all its requests at once, and full blocks are findable from the moment it is planned. So when a
+step fails, none of the K/V that it was to write is known to be there:
 
-    a step of A, B, C and D breaks; D shares a block that B was to write
+    a step of A, B, C and D fails; D shares a block that B was to write
 
-    A alone: fine    its token counts
-    B alone: fails   it ends with the error; those of its blocks that nobody else holds are taken out of the index,
-                     and emptied
-    C alone: fine    its token counts
-    D                is not even tried: it is preempted, and computes again what it needs
+    A alone: works   its token counts
+    B alone: fails   it ends with the error; those of its blocks that no other request holds are removed from the
+                     index and cleared
+    C alone: works   its token counts
+    D                is not tried: it is preempted, and computes what it needs again
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ Compute = Callable[[SchedulerOutput], StepResult]
 
 
 class Recovery:
-    """Computes steps, and cleans up after those that break."""
+    """Computes steps, and cleans up after those that fail."""
 
     def __init__(self, scheduler: Scheduler, kv_cache: KVCacheManager, cache: PagedKVCache, lookahead: LookAhead
                  ) -> None:
         self.scheduler, self.kv_cache, self.cache, self.lookahead = scheduler, kv_cache, cache, lookahead
 
     def compute(self, plan: SchedulerOutput, compute: Compute) -> StepResult:
-        """``compute(plan)``. If that fails, each request by itself: those that fail alone are in ``errors``, and the
-        others go on."""
+        """Run ``compute(plan)``. If it fails, compute each request alone.
+
+        Requests that also fail alone are in ``errors``; the others continue.
+        """
         try:
             try:
                 return compute(plan)
@@ -44,14 +46,16 @@ class Recovery:
                 result = self.compute_apart(plan, error, compute)
                 self.lookahead.drop()
                 return result
-        except BaseException:  # Ctrl-C, or compute_apart itself raised; the requests may go on, or be aborted
+        except BaseException:  # Ctrl-C, or compute_apart raised; the requests may continue or be aborted
             self.lookahead.drop()
             self.undo(plan)
             raise
 
     def compute_apart(self, plan: SchedulerOutput, error: Exception, compute: Compute) -> StepResult:
-        """The step raised ``error``. Compute its requests one by one, in the order of admission: who shares a block
-        that another was to write in this step comes after it."""
+        """Compute the requests of a step that raised ``error`` one by one, in the order of admission.
+
+        In that order, a request that shares a block follows the request that was to write it in this step.
+        """
         result = StepResult()
         misled: list[Request] = []
         unwritten: set[int] = set()
@@ -77,7 +81,7 @@ class Recovery:
         return result
 
     def undo(self, plan: SchedulerOutput) -> None:
-        """The step, or ``compute_apart``, was interrupted: nothing of it counts, and its requests are preempted."""
+        """Undo an interrupted step or ``compute_apart``: its tokens do not count, and its requests are preempted."""
         unwritten = {destination for _, destination in plan.copies}
         running = [request for request in plan.requests if request.status is RequestStatus.RUNNING]
         for request in running:
@@ -88,19 +92,24 @@ class Recovery:
         self.discard(unwritten)
 
     def discard(self, block_ids: Iterable[int]) -> None:
-        """What these blocks hold is not trusted; see ``discard_blocks``."""
+        """Discard the content of these blocks, which is not trusted; see ``discard_blocks``."""
         discard_blocks(block_ids, self.kv_cache, self.cache)
 
     def _take_back(self, request: Request, num_new: int) -> list[int]:
-        """These tokens do not count as computed; returns the blocks that they were to be written into. If
-        ``compute_apart`` took them back and was then interrupted, ``undo`` does so again, and gets more blocks."""
+        """Take back the last ``num_new`` computed tokens of ``request``. Return the blocks they would have been in.
+
+        If ``compute_apart`` did this and was then interrupted, ``undo`` does it again, and gets more blocks.
+        """
         request.num_computed_tokens = max(request.num_computed_tokens - num_new, 0)
         first = request.num_computed_tokens // self.kv_cache.block_size
         return self.kv_cache.get_block_ids(request.request_id)[first:]
 
     def _forget_unwritten(self, plan: SchedulerOutput, unwritten: set[int]) -> None:
-        """``unwritten`` blocks do not hold what the step was to write: take them out of the index, end the step's
-        copies, and let no request of the step count what lies in them, or after them, as computed."""
+        """Clean up after ``unwritten`` blocks, which do not hold what the step was to write.
+
+        Remove them from the index, end the step's copies, and let no request of the step count tokens in these blocks,
+        or after them, as computed.
+        """
         self.kv_cache.block_pool.evict_blocks(unwritten)
         self.kv_cache.finish_step()
         for request in plan.requests:

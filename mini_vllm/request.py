@@ -1,4 +1,4 @@
-"""A request, as the queue, the scheduler and the cache manager see it; what it asks for, and what comes of it.
+"""A request as the queue, the scheduler and the cache manager see it, its parameters, and its outputs.
 
 The module is longer than most: callers and labs import these names together, and they only hold and check data.
 """
@@ -24,7 +24,7 @@ from mini_vllm.checks import (
 
 
 class Priority(enum.IntEnum):
-    """Who goes first. A smaller number is served sooner."""
+    """The order of service. A smaller number is served sooner."""
 
     HIGH = 0
     NORMAL = 1
@@ -32,21 +32,24 @@ class Priority(enum.IntEnum):
 
 
 def checked_priority(priority: object) -> Priority:
-    """A Priority, or its number. Raises ValueError for anything else."""
+    """Return a Priority, given one or its number. Raise ValueError for anything else."""
     if not isinstance(priority, numbers.Integral) or isinstance(priority, bool) or priority not in list(Priority):
         raise refusal("priority", priority, "Priority.HIGH, NORMAL or LOW (0, 1 or 2)")
     return Priority(int(priority))
 
 
 def checked_extra_keys(extra_keys: object) -> tuple[Hashable, ...] | None:
-    """What keeps equal texts apart: a tuple of hashable values, or None. Raises ValueError for anything else."""
+    """Return ``extra_keys``, which keep equal texts apart: a tuple of hashable values, or None.
+
+    Raise ValueError for anything else.
+    """
     if extra_keys is not None and not (isinstance(extra_keys, tuple) and is_hashable(extra_keys)):
         raise refusal("extra_keys", extra_keys, "a tuple of hashable values, or None")
     return extra_keys
 
 
 class RequestStatus(enum.Enum):
-    """Where a request stands. The value of a finished one is its finish reason."""
+    """The state of a request. The value of a finished state is the finish reason."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -55,7 +58,7 @@ class RequestStatus(enum.Enum):
     FINISHED_LENGTH = "length"
     FINISHED_ABORTED = "abort"
     FINISHED_ERROR = "error"
-    #: It has grown until the whole pool could not hold it.
+    #: The request has grown until the whole pool could not hold it.
     FINISHED_KV_CACHE_FULL = "kv_cache_full"
 
     @property
@@ -65,52 +68,52 @@ class RequestStatus(enum.Enum):
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to continue a prompt. The defaults sample from the model's own distribution."""
+    """The parameters of a continuation. The defaults sample from the model's own distribution."""
 
     #: None: as many as the context holds.
     max_tokens: int | None = 16
-    #: Until this many tokens exist, neither the end of the text nor a stop id is sampled.
+    #: Until the output has this many tokens, neither the end of the text nor a stop id is sampled.
     min_tokens: int = 0
-    #: 0 is greedy. Below 1 sharper, above 1 flatter.
+    #: 0 is greedy. Below 1 is sharper, above 1 flatter.
     temperature: float = 1.0
     #: Keep the k most likely tokens; 0 or -1 keeps all.
     top_k: int = 0
-    #: Keep the fewest most likely tokens whose probabilities reach this.
+    #: Keep the smallest set of most likely tokens whose probabilities sum to at least this.
     top_p: float = 1.0
-    #: Keep tokens at least this fraction as likely as the most likely one.
+    #: Keep tokens whose probability is at least this fraction of the most likely token's.
     min_p: float = 0.0
-    #: Above 1 makes tokens that occurred already, in prompt or output, less likely.
+    #: Above 1 makes tokens that already occur in the prompt or the output less likely.
     repetition_penalty: float = 1.0
-    #: Taken from the logits of tokens that the output has already; below 0 makes them more likely.
+    #: Subtracted from the logits of tokens that are already in the output; below 0 makes them more likely.
     presence_penalty: float = 0.0
-    #: The same, once for each time that the token came.
+    #: Subtracted once for each time that the token occurs in the output.
     frequency_penalty: float = 0.0
     #: Added to the logits of these token ids.
     logit_bias: Mapping[int, float] | None = None
-    #: Nothing but these is sampled. None allows all.
+    #: Only these tokens are sampled. None allows all.
     allowed_token_ids: Sequence[int] | None = None
-    #: Texts that the output does not contain, with or without a space before them. What is kept from coming is the
-    #: tokens that each is cut into; the same letters cut in another way may still come.
+    #: Texts that must not appear in the output, with or without a space before them. Each text is blocked as the token
+    #: sequence it is tokenized into; the same letters split into other tokens can still appear.
     bad_words: str | Sequence[str] | None = None
-    #: The same seed gives the same tokens, whatever else is in the batch. None: another text each time.
+    #: The same seed gives the same tokens, whatever else is in the batch. None: a different text each time.
     seed: int | None = None
-    #: How many of the likeliest tokens to report with their log-probability, beside the chosen one.
+    #: How many of the likeliest tokens to report with their log-probability, besides the chosen one.
     logprobs: int | None = None
-    #: The same for every token of the prompt but the first. The whole prompt is computed for it, past the cache.
+    #: The same for every prompt token except the first. The whole prompt is computed for it, bypassing the cache.
     prompt_logprobs: int | None = None
-    #: Text that ends the output.
+    #: Texts that end the output.
     stop: str | Sequence[str] | None = None
     stop_token_ids: Sequence[int] | None = ()
-    #: Whether the text that ended the output is shown as its last part.
+    #: Whether the text that ended the output is included in it.
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     #: Whether special tokens, such as the end of a turn, are left out of the text.
     skip_special_tokens: bool = True
-    #: How many continuations of the same prompt.
+    #: How many continuations of the prompt to generate.
     n: int = 1
 
     def __post_init__(self) -> None:
-        """Every field is checked by name, and put into the type that the engine counts on."""
+        """Check every field by name, and convert it to the type that the engine relies on."""
         max_tokens = whole_number_or_none("max_tokens", self.max_tokens, 1)
         checked: dict[str, object] = {
             "max_tokens": max_tokens,
@@ -144,7 +147,7 @@ class SamplingParams:
 
 
 def _different(name: str, value: object) -> tuple[int, ...]:
-    """Token ids, each once: there are no more of them than the vocabulary has."""
+    """Return distinct token ids: there are no more of them than the vocabulary has."""
     return tuple(dict.fromkeys(token_ids(name, value)))
 
 
@@ -161,15 +164,15 @@ def _checked_bias(bias: object) -> dict[int, float] | None:
 
 @dataclass(frozen=True)
 class PromptTokensDetails:
-    """What the prompt was spared."""
+    """The part of the prompt that did not have to be computed."""
 
-    #: Prompt tokens whose K/V was found instead of computed.
+    #: Prompt tokens whose K/V was found in the cache.
     cached_tokens: int = 0
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a request cost, in the words of the OpenAI API."""
+    """Token counts of a request, with the field names of the OpenAI API."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -180,7 +183,7 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
     def __getitem__(self, name: str) -> object:
-        """``usage["prompt_tokens"]``, as in the API's JSON."""
+        """Return a field by name, as in the API's JSON: ``usage["prompt_tokens"]``."""
         return self.to_dict()[name]
 
     def to_dict(self) -> dict[str, object]:
@@ -189,7 +192,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Logprob:
-    """A token's log-probability before any filtering, its place among all tokens (1 is the likeliest), its text."""
+    """A token's log-probability before any filtering, its rank among all tokens (1 is the likeliest), and its text."""
 
     logprob: float
     rank: int
@@ -198,7 +201,7 @@ class Logprob:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """The same for the chosen token, and for the likeliest tokens, by token id."""
+    """The Logprob of the chosen token, and those of the likeliest tokens by token id."""
 
     token_id: int
     logprob: float
@@ -209,13 +212,13 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class RequestTimings:
-    """Where the time of a request went, in seconds. None for what has not come yet."""
+    """Where the time of a request went, in seconds. None for values that are not known yet."""
 
-    #: From when the engine took it in until it was first computed.
+    #: From the arrival in the engine to the first computation.
     queue_s: float | None = None
-    #: From then until its first token.
+    #: From the first computation to the first token.
     first_token_s: float | None = None
-    #: From its first token until the last one so far.
+    #: From the first token to the latest one.
     rest_s: float | None = None
 
     @property
@@ -225,24 +228,24 @@ class RequestTimings:
 
 @dataclass
 class CompletionOutput:
-    """One continuation of a prompt, as far as it has come."""
+    """One continuation of a prompt, as far as it has been generated."""
 
     index: int
     text: str
     token_ids: list[int]
-    #: None while it goes on; then ``stop``, ``length``, ``abort``, ``error`` or ``kv_cache_full``.
+    #: None while the output is unfinished; then ``stop``, ``length``, ``abort``, ``error`` or ``kv_cache_full``.
     finish_reason: str | None = None
-    #: The stop text or stop id that ended it, if one did.
+    #: The stop text or stop id that ended the output, if one did.
     stop_reason: str | int | None = None
-    #: One entry a token, if they were asked for; else None.
+    #: One entry per token if log-probabilities were requested; else None.
     logprobs: list[TokenLogprob] | None = None
-    #: The sum of the tokens' log-probabilities, if they were asked for.
+    #: The sum of the tokens' log-probabilities, if they were requested.
     cumulative_logprob: float | None = None
 
 
 @dataclass
 class RequestOutput:
-    """What a request has produced so far. With ``n`` above 1, ``outputs`` has one entry a continuation."""
+    """The output of a request so far. With ``n`` above 1, ``outputs`` has one entry per continuation."""
 
     request_id: str
     prompt: str | None
@@ -250,9 +253,9 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     usage: Usage
-    #: Why the request was refused or failed; None if all is well.
+    #: Why the request was rejected or failed; None without an error.
     error: str | None = None
-    #: One entry a prompt token, if they were asked for, as far as they are computed; the first is None.
+    #: If requested, one entry per prompt token, as far as they are computed; the first is None.
     prompt_logprobs: list[TokenLogprob | None] | None = None
     timings: RequestTimings = RequestTimings()
 
@@ -270,7 +273,7 @@ class RequestOutput:
 
     @property
     def num_cached_tokens(self) -> int:
-        """Prompt tokens whose K/V was found instead of computed."""
+        """Prompt tokens whose K/V was found in the cache."""
         return self.usage.prompt_tokens_details.cached_tokens
 
 
@@ -294,19 +297,19 @@ class Request:
         self.prompt_token_ids = list(prompt_token_ids)
         self.sampling_params = sampling_params or SamplingParams()
         self.priority = checked_priority(priority)
-        #: Seconds, by the clock of the queue that it waits in; the queue sets it if it is None.
+        #: Seconds, by the clock of the queue in which the request waits; the queue sets it if it is None.
         self.arrival_time = arrival_time
-        #: Requests share cached blocks only if these agree: a tenant's salt, say.
+        #: Requests share cached blocks only if these agree: for example, a tenant's salt.
         self.extra_keys = extra_keys
         self.status = RequestStatus.WAITING
-        #: Tokens whose K/V is in the cache; from the plan of a step to its end, those that the step is to write count
-        #: already. The scheduler alone advances it.
+        #: Tokens whose K/V is in the cache. From the planning of a step on, the tokens that it is going to write count
+        #: too. Only the scheduler advances it.
         self.num_computed_tokens = 0
-        #: How many of them were found there instead of being computed.
+        #: Prompt tokens that were found in the cache instead of being computed.
         self.num_cached_tokens = 0
-        #: How often its blocks were taken away again.
+        #: How often the request lost its blocks.
         self.num_preemptions = 0
-        #: How many sequences it will be: it is forked into that many once its prompt has been computed.
+        #: The number of sequences: the request is forked into that many once its prompt has been computed.
         self.num_sequences = 1
         self.output_token_ids: list[int] = []
         self.all_token_ids = list(prompt_token_ids)

@@ -1,21 +1,21 @@
-"""Who is next: a queue in which priority counts, and waiting counts too.
+"""The waiting queue: priority counts, and so does waiting time.
 
     effective priority = base priority - seconds waited * aging rate          the smallest is served first
 
     HIGH 0 ─┬───────────────●─────────▶     at rate 0.1 a LOW request that has waited 20 s
-            │           ·                   stands level with a HIGH one that has just come,
-    NORMAL 1│      ·                        and goes first, because it came first
+            │           ·                   is level with a HIGH one that has just arrived,
+    NORMAL 1│      ·                        and goes first, because it arrived first
             │  ·
     LOW 2 ──●─────────────────────────▶ seconds waited
 
-All requests age at the same rate, so two of them never change places while they wait: who is first now was first from
-the moment both were there. ``base + arrival * rate`` orders them for good, and a plain heap does it in O(log n);
-nothing is sorted again as time goes by.
+All requests age at the same rate, so two requests never change places while they wait: their order is fixed from the
+moment both are waiting. ``base + arrival * rate`` gives this order permanently, and a plain heap maintains it in O(log
+n); nothing is sorted again as time passes.
 
-**The bound.** A request of base priority p that arrives at time a is overtaken only by requests that arrive before
-``a + p / rate``: whoever comes later has the larger number, even at priority 0. For LOW (2) at rate 0.1 that is 20 s.
-So it is served after at most those that stood in the queue when it came and those that came within the next 20 s,
-however long the stream of HIGH requests goes on. With rate 0 there is no such bound: that is strict priority.
+**The bound.** A request of base priority p that arrives at time a is overtaken only by requests that arrive before ``a
++ p / rate``: a later request has the larger number, even at priority 0. For LOW (2) at rate 0.1 that is 20 s. So a
+request waits at most for the requests that were in the queue when it arrived and those that arrive within the next 20
+s, however long the stream of HIGH requests continues. With rate 0, strict priority, there is no such bound.
 """
 
 from __future__ import annotations
@@ -28,54 +28,55 @@ from collections.abc import Callable, Iterator
 
 from mini_vllm.request import Request
 
-#: Priority levels a second: a LOW request overtakes fresh HIGH ones after 20 s.
+#: Priority levels per second: a LOW request overtakes new HIGH ones after 20 s.
 DEFAULT_AGING_RATE = 0.1
 
 
 class PriorityQueueWithAging:
-    """Waiting requests, the one to serve next in front. ``put``, ``get`` and ``requeue`` are O(log n), ``remove`` is
-    on average: now and then it makes the heap anew.
+    """Waiting requests, the next one to serve in front.
 
-    A request ages from its ``arrival_time``, which ``put`` sets if it has none. It keeps that for good: one that was
-    served and comes back by ``requeue`` is as old as ever.
+    ``put``, ``get`` and ``requeue`` take O(log n). So does ``remove`` on average: occasionally it rebuilds the heap.
+
+    A request ages from its ``arrival_time``, which ``put`` sets if it is None. The request keeps it forever: one that
+    was served and returns by ``requeue`` has not become younger.
     """
 
     def __init__(self, aging_rate: float = DEFAULT_AGING_RATE, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` gives seconds. Tests pass their own, so that they need not sleep."""
+        """Create an empty queue. ``clock`` returns seconds; tests pass their own, so that they need not sleep."""
         if isinstance(aging_rate, bool) or not isinstance(aging_rate, (int, float)) or not 0 <= aging_rate < math.inf:
             raise ValueError(f"aging_rate is {aging_rate!r}, must be priority levels a second, 0 or more and finite")
         self.aging_rate = aging_rate
         self.clock = clock
-        #: (*order, ticket, request id). An entry whose ticket is not in ``_waiting`` any more is dead.
+        #: (*order, ticket, request id). An entry whose ticket is no longer in ``_waiting`` is dead.
         self._heap: list[tuple[float, float, int, str]] = []
-        #: Request id → its ticket and itself.
+        #: Request id → its ticket and the request.
         self._waiting: dict[str, tuple[int, Request]] = {}
         self._tickets_after, self._tickets_before = itertools.count(), itertools.count(-1, -1)
 
     def put(self, request: Request) -> None:
-        """Take a request in. Raises ValueError if one of that id is waiting already."""
+        """Add a request. Raise ValueError if a request with its id is already waiting."""
         self._check_absent(request)
         if request.arrival_time is None:
             request.arrival_time = self.clock()
         self._push(request, next(self._tickets_after))
 
     def requeue(self, request: Request) -> None:
-        """Take back a request that was served in part. It keeps its age, and goes before its equals.
+        """Return a partly served request to the queue. It keeps its age, and goes before its equals.
 
-        Raises ValueError if one of that id is waiting already, or if it never was in a queue.
+        Raise ValueError if a request with its id is already waiting, or if it has never been in a queue.
         """
         self._check_absent(request)
         self._push(request, next(self._tickets_before))
 
     def get(self) -> Request:
-        """Take out the request to serve next. Raises IndexError if nobody waits."""
+        """Remove and return the request to serve next. Raise IndexError if the queue is empty."""
         request = self.peek()
         heapq.heappop(self._heap)
         del self._waiting[request.request_id]
         return request
 
     def peek(self) -> Request:
-        """The request to serve next; it stays. Raises IndexError if nobody waits."""
+        """Return the request to serve next without removing it. Raise IndexError if the queue is empty."""
         while self._heap:
             ticket, request_id = self._heap[0][-2:]
             if request_id in self._waiting and self._waiting[request_id][0] == ticket:
@@ -84,7 +85,7 @@ class PriorityQueueWithAging:
         raise IndexError("the queue is empty")
 
     def remove(self, request: Request) -> None:
-        """Take out a request from wherever it stands. Raises ValueError if it does not wait here."""
+        """Remove a request from any position. Raise ValueError if it is not waiting here."""
         if request not in self:
             raise ValueError(f"request {request.request_id!r} is not in the queue")
         del self._waiting[request.request_id]
@@ -93,16 +94,16 @@ class PriorityQueueWithAging:
             heapq.heapify(self._heap)
 
     def effective_priority(self, request: Request) -> float:
-        """Its priority now: the base, less what it has gained by waiting."""
+        """Return the priority of ``request`` now: its base priority less what it has gained by waiting."""
         waited_s = self.clock() - request.arrival_time if request.arrival_time is not None else 0.0
         return request.priority - waited_s * self.aging_rate
 
     def order(self, request: Request) -> tuple[float, float]:
-        """What puts requests in order, whenever it is asked: of two, the one with the smaller is served first.
+        """Return the sort key of ``request``, which never changes. The request with the smaller key is served first.
 
-        The first number compares as the effective priorities do, at any time, but does not depend on the time. The
-        second decides when the first are equal: who came first is served first, whatever its base.
-        Raises ValueError for a request that never was in a queue, and so has no arrival time.
+        The first number compares like the effective priorities at any time, but does not depend on the time. The second
+        decides if the first are equal: the request that arrived first is served first, whatever its base priority.
+        Raise ValueError for a request that has never been in a queue, and so has no arrival time.
         """
         if request.arrival_time is None:
             raise ValueError(f"request {request.request_id!r} has no arrival time: put it in before it can come back")
@@ -115,7 +116,7 @@ class PriorityQueueWithAging:
         return self._waiting.get(request.request_id, (None, None))[1] is request
 
     def __iter__(self) -> Iterator[Request]:
-        """In the order in which they will be served."""
+        """Yield the requests in the order in which they will be served."""
         entries = sorted((*self.order(request), ticket, request_id)
                          for request_id, (ticket, request) in self._waiting.items())
         return iter([self._waiting[request_id][1] for *_, request_id in entries])

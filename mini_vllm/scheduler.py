@@ -1,34 +1,34 @@
-"""Who computes how many tokens in the next step. There are no phases: a request has ``num_tokens`` and
-``num_computed_tokens``, and a step computes some of the difference.
+"""The scheduler decides which requests compute how many tokens in the next step. There are no phases: a request has
+``num_tokens`` and ``num_computed_tokens``, and a step computes some of the difference.
 
 The rules, all of them:
 
  1. **Limits.** A step computes at most ``max_num_batched_tokens`` tokens (the *budget*). At most ``max_num_seqs``
     sequences run (the *seats*).
- 2. **Running before waiting.** Requests that run come first; among them those with one token to go, so that nobody who
-    decodes waits for somebody's prompt. Otherwise they stand in the order in which they were admitted.
- 3. **Chunks.** A request is given all its tokens that are not computed yet, or what the budget leaves. So a long prompt
-    is computed in chunks, in the same steps in which others decode. All wait for the whole step. So while others
-    decode, a prompt that is the only one, running or waiting, gets at most ``max_num_chunk_tokens`` in a step. It gets
-    fewer the more of it is computed, because each token attends to all before it: half as many after 1024 tokens, but
-    at least a quarter. If another request waits too, it gets all that the budget leaves.
- 4. **Admission** is in the order of the queue, and nobody is passed over. The first in the queue is admitted if budget
-    is left (then all that run have got what they need), if there are seats for all its sequences, and blocks for *all*
-    its tokens, not just the first chunk, beside the watermark: a few blocks kept free for running ones to grow into.
-    When nobody runs there is no watermark.
- 5. **Preemption.** If a running request needs a block and there is none, the one that would be served last gives way
-    (``waiting.order``: priority and age together; of equals the one admitted last). That may be the one that asks. Its
-    blocks go, its output stays, nothing of it counts as computed, and it waits in front of its equals. Tokens that it
-    was given in this step return to the budget.
- 6. A step that preempted admits nobody.
- 7. **Resuming.** A preempted request is admitted like any other. All its tokens, prompt and output, are to be computed
-    again, except what the prefix cache still has of them.
- 8. **What cannot fit** ends at once: a prompt larger than the pool is refused when it comes, and a request that has
-    grown until the whole pool could not hold it ends as FINISHED_KV_CACHE_FULL, with its output. Nobody is preempted
-    for it.
- 9. **Abort** takes a request out wherever it is, and its blocks come home.
+ 2. **Running before waiting.** Running requests come first; among them those with one token to go, so that no decoding
+    request waits for another's prompt. Otherwise they are in the order in which they were admitted.
+ 3. **Chunks.** A request is given all its uncomputed tokens, or what the budget leaves. So a long prompt is computed in
+    chunks, in the same steps in which other requests decode. Every request waits for the whole step. So while others
+    decode, a prompt that is the only one, running or waiting, gets at most ``max_num_chunk_tokens`` per step. This
+    limit shrinks as the prompt is computed, because each token attends to all before it: to half after 1024 tokens,
+    and to no less than a quarter. If another prompt is unfinished too, the limit does not apply.
+ 4. **Admission** follows the order of the queue, and no request is passed over. The first request in the queue is
+    admitted if budget is left (then all running requests have what they need), if there are seats for all its
+    sequences, and if there are blocks for *all* its tokens, not just the first chunk, besides the watermark: a few
+    blocks kept free for running requests to grow into. When no request is running there is no watermark.
+ 5. **Preemption.** If a running request needs a block and none is free, the running request that would be served last
+    is preempted (``waiting.order``: priority and age together; among equals the one admitted last). It may be the
+    request that needs the block. It loses its blocks and keeps its output, none of its tokens count as computed, and
+    it waits in front of its equals. Tokens that it was given in this step return to the budget.
+ 6. A step that preempted a request admits none.
+ 7. **Resuming.** A preempted request is admitted like any other. All its tokens, prompt and output, must be computed
+    again, except those still in the prefix cache.
+ 8. **A request that cannot fit** ends at once: a prompt larger than the pool is rejected on arrival, and a request that
+    has grown until the whole pool could not hold it ends as FINISHED_KV_CACHE_FULL, with its output. No request is
+    preempted for it.
+ 9. **Abort** removes a request in any state and frees its blocks.
 
-The module is longer than most: the rules, and what they do to a request, belong together.
+The module is longer than most: the rules and their implementation belong together.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.request_queue import PriorityQueueWithAging
 
-#: The part of the pool that admission leaves free.
+#: The fraction of the pool that admission leaves free.
 WATERMARK = 0.01
-#: A prompt token costs about twice as much after this many tokens as at the start (``tiny-tales`` on a CPU).
+#: After this many tokens a prompt token costs about twice as much as at the start (``tiny-tales`` on a CPU).
 CONTEXT_THAT_DOUBLES_COST = 1024
 
 
@@ -51,7 +51,7 @@ CONTEXT_THAT_DOUBLES_COST = 1024
 class SchedulerOutput:
     """The plan of one step."""
 
-    #: Request id → tokens to compute, in the order of the batch.
+    #: Request id → number of tokens to compute, in the order of the batch.
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     #: The same requests, in the same order: those with one token first.
     requests: list[Request] = field(default_factory=list)
@@ -59,7 +59,7 @@ class SchedulerOutput:
     copies: list[tuple[int, int]] = field(default_factory=list)
     #: Requests that lost their blocks and wait again.
     preempted: list[Request] = field(default_factory=list)
-    #: Requests that outgrew the pool. They are out of the scheduler already.
+    #: Requests that outgrew the pool. The scheduler has already removed them.
     finished: list[Request] = field(default_factory=list)
 
 
@@ -69,17 +69,17 @@ class _Step:
 
     #: Tokens that may still be given out.
     budget: int
-    #: Most tokens of a chunk at the beginning of a prompt: see rule 3. None: all that the budget leaves.
+    #: Largest chunk at the start of a prompt: see rule 3. None: all that the budget leaves.
     max_chunk: int | None = None
-    #: Request id → tokens given to it. Its slots exist; its ``num_computed_tokens`` is still what it was before.
+    #: Request id → tokens given to it. Its slots exist; its ``num_computed_tokens`` has not been advanced yet.
     plan: dict[str, int] = field(default_factory=dict)
-    #: Those that lost their blocks in this step, in that order.
+    #: Requests that lost their blocks in this step, in that order.
     preempted: list[Request] = field(default_factory=list)
-    #: Those that outgrew the pool in this step.
+    #: Requests that outgrew the pool in this step.
     finished: list[Request] = field(default_factory=list)
 
     def num_tokens_for(self, num_left: int, num_computed: int) -> int:
-        """How many of its next ``num_left`` tokens a request may compute, after ``num_computed``."""
+        """Return how many of its next ``num_left`` tokens a request with ``num_computed`` computed ones may compute."""
         if self.max_chunk is not None:
             limit = self.max_chunk * CONTEXT_THAT_DOUBLES_COST // (CONTEXT_THAT_DOUBLES_COST + num_computed)
             num_left = min(num_left, max(limit, self.max_chunk // 4, 1))
@@ -91,10 +91,10 @@ class _Step:
 
 
 class Scheduler:
-    """Requests that wait and requests that run, over one KV cache.
+    """Waiting and running requests over one KV cache.
 
-    A request that waits holds no blocks. One that runs has a seat, and blocks for what has been computed of it. A
-    preempted request waits: it is in ``waiting`` and in ``requests``, not in ``running``.
+    A waiting request holds no blocks. A running request has a seat, and blocks for its computed tokens. A preempted
+    request waits: it is in ``waiting`` and in ``requests``, not in ``running``.
     """
 
     def __init__(self, kv_cache: KVCacheManager, max_num_seqs: int = 64, max_num_batched_tokens: int = 1024,
@@ -114,19 +114,19 @@ class Scheduler:
         self.max_num_chunk_tokens: int | None = None
         self.num_blocks = kv_cache.block_pool.num_blocks - 1  # without the null block
         self.num_watermark_blocks = math.ceil(watermark * self.num_blocks)
-        #: Those that wait, the next one in front.
+        #: Waiting requests, the next one in front.
         self.waiting = PriorityQueueWithAging() if queue is None else queue
-        #: Those that run, in the order in which they were admitted.
+        #: Running requests, in the order of admission.
         self.running: list[Request] = []
-        #: All that wait or run, by id.
+        #: All waiting and running requests, by id.
         self.requests: dict[str, Request] = {}
-        #: How often a request lost its blocks, over all requests.
+        #: How often a request lost its blocks, summed over all requests.
         self.num_preemptions = 0
 
-    # ---- requests come and go
+    # ---- adding and ending requests
 
     def add_request(self, request: Request) -> None:
-        """Let a request wait for its turn. Raises ValueError if it can never be served, or its id is in use."""
+        """Add a request to the waiting queue. Raise ValueError if it can never be served, or if its id is in use."""
         if request.request_id in self.requests:
             raise ValueError(f"request id {request.request_id!r} is in use")
         if request.num_sequences > self.max_num_seqs:
@@ -139,14 +139,14 @@ class Scheduler:
         self.requests[request.request_id] = request
 
     def abort_request(self, request_id: str) -> Request | None:
-        """Take a request out wherever it is; None if it is nowhere."""
+        """Remove a request in any state and return it; None if there is no such request."""
         request = self.requests.get(request_id)
         if request is not None:
             self.finish(request, RequestStatus.FINISHED_ABORTED)
         return request
 
     def finish(self, request: Request, status: RequestStatus) -> None:
-        """End a request that waits or runs. Its blocks come home; what they hold stays findable."""
+        """End a waiting or running request. Its blocks are freed; their content stays findable."""
         del self.requests[request.request_id]
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
@@ -156,7 +156,7 @@ class Scheduler:
         request.status = status
 
     def fork(self, parent: Request, child: Request) -> None:
-        """The prompt has been computed: ``child`` shares all of it and runs on from there."""
+        """Start ``child`` as a running request that shares the whole computed prompt of ``parent``."""
         self.kv_cache.fork(parent, child)
         child.num_computed_tokens, child.num_cached_tokens = parent.num_computed_tokens, parent.num_cached_tokens
         child.arrival_time = parent.arrival_time
@@ -171,13 +171,12 @@ class Scheduler:
     # ---- a step
 
     def schedule(self) -> SchedulerOutput:
-        """Plan a step: slots are made, prefix hits adopted, and ``num_computed_tokens`` is already advanced to its
-        value after the step."""
+        """Plan a step: make slots, adopt prefix hits, and advance ``num_computed_tokens`` as if the step had run."""
         step = _Step(self.max_num_batched_tokens, self._max_chunk())
         self._schedule_running(step)
         if not step.preempted:
             self._schedule_waiting(step)
-        planned = sorted(step.plan.items(), key=lambda entry: entry[1] > 1)  # the runner wants single tokens first
+        planned = sorted(step.plan.items(), key=lambda entry: entry[1] > 1)  # the runner needs single tokens first
         for request_id, num_new_tokens in planned:
             self.requests[request_id].num_computed_tokens += num_new_tokens
         copies = [(source.block_id, copy.block_id) for source, copy in self.kv_cache.block_pool.pending_copies]
@@ -185,35 +184,38 @@ class Scheduler:
                                step.preempted, step.finished)
 
     def update_from_output(self, output: SchedulerOutput, token_ids: dict[str, int]) -> None:
-        """The step has run: append the tokens that were sampled."""
+        """Append the sampled tokens of a step that has run."""
         self.kv_cache.finish_step()
         for request in output.requests:
             if request.request_id in token_ids:
                 request.append_output_token(token_ids[request.request_id])
 
     def _max_chunk(self) -> int | None:
-        """``max_num_chunk_tokens`` if somebody decodes and exactly one other request, running or waiting, does not."""
+        """Return ``max_num_chunk_tokens`` if rule 3 limits the chunks of this step; else None.
+
+        It does if a request decodes and exactly one other, running or waiting, does not.
+        """
         num_decoding = sum(request.num_tokens - request.num_computed_tokens == 1 for request in self.running)
         is_only_prompt = len(self.running) - num_decoding + len(self.waiting) == 1
         return self.max_num_chunk_tokens if num_decoding and is_only_prompt else None
 
-    # ---- inside: requests that run
+    # ---- inside: running requests
 
     def _schedule_running(self, step: _Step) -> None:
-        """Give the running ones their tokens, those with one token to go before all others."""
+        """Give the running requests their tokens, those with one token to go first."""
         for request in sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):
             num_left = request.num_tokens - request.num_computed_tokens
             num_new_tokens = step.num_tokens_for(num_left, request.num_computed_tokens)
             if request.status is not RequestStatus.RUNNING or num_new_tokens == 0:
-                continue  # it lost its blocks to an earlier one of this step, or there is nothing to give
+                continue  # it lost its blocks to an earlier request of this step, or there is nothing to give
             slots = self.kv_cache.allocate_slots(request, num_new_tokens)
             if slots is not None or self._make_room(request, num_new_tokens, step):
                 step.give(request, num_new_tokens)
 
     def _make_room(self, request: Request, num_new_tokens: int, step: _Step) -> bool:
-        """Slots for a running request that got none: one victim after the other gives way.
+        """Allocate slots for a running request that got none, by preempting one victim after the other.
 
-        False if there will be none: ``request`` has outgrown the pool, or is itself the one to give way.
+        Return False if that is impossible: ``request`` has outgrown the pool, or is itself the victim.
         """
         if self._has_outgrown(request.num_computed_tokens + num_new_tokens):
             self._end_outgrown(request, step)
@@ -229,27 +231,27 @@ class Scheduler:
         return True
 
     def _choose_victim(self) -> Request:
-        """The running request that would be served last; of equals the one that was admitted last."""
+        """Return the running request that would be served last; among equals the one that was admitted last."""
         return max(reversed(self.running), key=self.waiting.order)  # max keeps the first of equals
 
     def _take_back(self, victim: Request, step: _Step) -> None:
-        """``victim`` was given tokens earlier in this step, and is about to lose its blocks: its tokens return to the
-        budget, and the blocks that it was to write are not findable.
+        """Take back the tokens that ``victim`` was given earlier in this step, because it is about to lose its blocks.
 
-        Full blocks are in the index from the moment their slots are made, because each layer of a step writes before it
-        reads. This victim will not write. Whoever found its blocks would read what somebody else left there.
+        The tokens return to the budget, and the blocks that it was to write are removed from the index. Full blocks are
+        in the index from the moment their slots are made, because each layer of a step writes before it reads. The
+        victim will not write its blocks: another request that found them would read stale content.
         """
         step.budget += step.plan.pop(victim.request_id)
         first = victim.num_computed_tokens // self.kv_cache.block_size
         self.kv_cache.block_pool.evict_blocks(self.kv_cache.get_block_ids(victim.request_id)[first:])
 
     def preempt(self, request: Request) -> None:
-        """Take the blocks of a running request; it waits again, in front of its equals, with its output.
+        """Preempt a running request: take its blocks and let it wait in front of its equals. It keeps its output.
 
         What was written into the blocks stays findable until they are given out again.
         """
         self.running.remove(request)
-        self.kv_cache.free(request)  # it reads num_computed_tokens: that much of the last block can be found again
+        self.kv_cache.free(request)  # free reads num_computed_tokens: that much of the last block can be found again
         request.num_computed_tokens = 0
         request.num_preemptions += 1
         request.status = RequestStatus.PREEMPTED
@@ -257,14 +259,14 @@ class Scheduler:
         self.waiting.requeue(request)
 
     def _end_outgrown(self, request: Request, step: _Step) -> None:
-        """A request has grown until the whole pool could not hold it. It may run, or wait after a preemption."""
+        """End a request that the whole pool can no longer hold. It may be running, or waiting after a preemption."""
         self.finish(request, RequestStatus.FINISHED_KV_CACHE_FULL)
         step.finished.append(request)
 
-    # ---- inside: requests that wait
+    # ---- inside: waiting requests
 
     def _schedule_waiting(self, step: _Step) -> None:
-        """Admit from the front of the queue while there is budget, a seat and room."""
+        """Admit requests from the front of the queue while there is budget, a seat and room."""
         while len(self.waiting) and step.budget:
             request = self.waiting.peek()
             if self._has_outgrown(request.num_tokens):  # it lost its blocks before it could ask for more
@@ -279,13 +281,16 @@ class Scheduler:
             step.give(request, num_new_tokens)
 
     def _admit(self, request: Request, step: _Step) -> int:
-        """Adopt what is cached and make slots for as many further tokens as the step allows; 0 if there is no room."""
+        """Adopt cached blocks and make slots for as many further tokens as the step allows.
+
+        Return the number of further tokens; 0 if there is no room.
+        """
         hits, num_cached = self.kv_cache.get_computed_blocks(request)
         while not self._has_room(request, hits, num_cached):
             num_half = num_cached % self.kv_cache.block_size
             if num_half == 0:
                 return 0
-            hits, num_cached = hits[:-1], num_cached - num_half  # do without the block that would have to be copied
+            hits, num_cached = hits[:-1], num_cached - num_half  # skip the block that would have to be copied
         num_new_tokens = step.num_tokens_for(request.num_tokens - num_cached, num_cached)
         if self.kv_cache.allocate_slots(request, num_new_tokens, hits, num_cached) is None:
             return 0
@@ -297,19 +302,19 @@ class Scheduler:
         return num_new_tokens
 
     def _resume(self, request: Request, num_cached: int) -> None:
-        """A preempted request is admitted; of its tokens ``num_cached`` were found in the cache.
+        """Resume a preempted request; ``num_cached`` of its tokens were found in the cache.
 
-        ``num_cached_tokens``, which is reported, stays as it was: most of what is found now, the request computed
-        itself.
+        ``num_cached_tokens``, which is reported, is unchanged: most of the tokens found now were computed by the
+        request itself.
         """
         request.num_computed_tokens = num_cached
         request.status = RequestStatus.RUNNING
 
     def _has_room(self, request: Request, hits: list[KVCacheBlock], num_cached: int) -> bool:
-        """Whether *all* tokens of ``request`` fit, beside what is set aside.
+        """Check whether *all* tokens of ``request`` fit, besides the blocks set aside.
 
-        A hit that stands in the free queue is about to leave it, so it is no room. Those that run need no room for the
-        tokens that they have: while budget is left, they have got their slots.
+        A hit in the free queue is about to leave it, so it does not count as free. Running requests need no room for
+        their current tokens: while budget is left, they already have their slots.
         """
         num_free = self.kv_cache.block_pool.get_num_free_blocks() - sum(block.ref_cnt == 0 for block in hits)
         num_new = self._num_blocks_for(request.num_tokens) - len(hits)
@@ -318,10 +323,11 @@ class Scheduler:
         return num_new + self._num_blocks_set_aside(request) <= num_free
 
     def _num_blocks_set_aside(self, request: Request) -> int:
-        """Blocks that must stay free when ``request`` is admitted: the watermark, and one for each of its sequences but
-        one. If the prompt ends inside a block, all of them share that block, and all but the last copy it.
+        """Return the number of blocks that must stay free when ``request`` is admitted.
 
-        0 while nobody runs: who is alone may have the whole pool. If it waited, nobody would ever make more room.
+        They are the watermark, and one block for each of its sequences except one: if the prompt ends inside a block,
+        all sequences share that block, and all but the last copy it. Return 0 while no request is running: a request
+        that is alone may use the whole pool. If it waited, no other request would ever make room.
         """
         return self.num_watermark_blocks + request.num_sequences - 1 if self.running else 0
 
@@ -329,5 +335,5 @@ class Scheduler:
         return -(-num_tokens // self.kv_cache.block_size)
 
     def _has_outgrown(self, num_tokens: int) -> bool:
-        """Whether the whole pool, with nobody else in it, could not hold ``num_tokens`` tokens."""
+        """Check whether ``num_tokens`` tokens do not fit into the whole, otherwise empty pool."""
         return self._num_blocks_for(num_tokens) > self.num_blocks

@@ -1,4 +1,4 @@
-"""A request as the user sees it while it runs: ``n`` sequences of one prompt, and the text of each.
+"""A running request as the user sees it: ``n`` sequences of one prompt, and the text of each.
 
     LiveRequests ── "r" ──▶ SequenceGroup ─┬─ "r#0" ──▶ SequenceState: Request, SamplerRow, text so far
                                            └─ "r#1" ──▶ SequenceState
@@ -26,12 +26,12 @@ from mini_vllm.sampling.bad_words import BadWords
 from mini_vllm.sampling.row import SamplerRow, make_key
 from mini_vllm.stopping import StopChecker
 
-#: The finish reasons by which an output ends of itself.
+#: The finish reasons of an output that ended normally.
 STATUS_OF = {"stop": RequestStatus.FINISHED_STOPPED, "length": RequestStatus.FINISHED_LENGTH}
 
 
 class SequenceState:
-    """One continuation of a prompt: the request that the scheduler sees, and what becomes of its tokens."""
+    """One continuation of a prompt: the scheduler's request, and the text of its tokens."""
 
     def __init__(self, request: Request, index: int, tokenizer: Tokenizer,
                  bad_words: Sequence[tuple[int, ...]] | BadWords = ()) -> None:
@@ -51,7 +51,7 @@ class SequenceState:
         return self.output.finish_reason is not None
 
     def take_token(self, token_id: int, logprob: TokenLogprob | None) -> str | None:
-        """A token was sampled and appended: its text, and why it ends the output, if it does."""
+        """Add the text of a token that was sampled and appended. Return the finish reason if it ends the output."""
         output = self.output
         if logprob is not None and output.logprobs is not None and output.cumulative_logprob is not None:
             output.logprobs.append(with_texts(logprob, self._tokenizer))
@@ -61,7 +61,7 @@ class SequenceState:
         return self._stopping.finish_reason
 
     def end(self, reason: str) -> None:
-        """The output is over: show the text held back, unless a stop cut it off."""
+        """End the output: show the text held back, unless a stop cut it off."""
         self.output.text += self._stopping.finish()
         if self._stopping.stop_reason is None:
             self.output.text += self._detokenizer.finish()
@@ -70,7 +70,7 @@ class SequenceState:
 
 
 def with_texts(logprob: TokenLogprob, tokenizer: Tokenizer) -> TokenLogprob:
-    """The same with the text of every token in it."""
+    """Return ``logprob`` with the text of every token in it."""
     top = {token_id: Logprob(entry.logprob, entry.rank, tokenizer.decode([token_id], skip_special_tokens=False))
            for token_id, entry in logprob.top.items()}
     return replace(logprob, text=tokenizer.decode([logprob.token_id], skip_special_tokens=False), top=top)
@@ -85,9 +85,9 @@ class SequenceGroup:
     prompt_token_ids: list[int]
     sequences: list[SequenceState] = field(default_factory=list)
     error: str | None = None
-    #: Prompt tokens in order, as far as they are computed, if their log-probabilities were asked for.
+    #: If requested, the log-probabilities of the prompt tokens in order, as far as they are computed.
     prompt_logprobs: list[TokenLogprob | None] | None = None
-    #: When it came, was first computed, and gave its first and its latest token, by the engine's clock.
+    #: The times of arrival, first computation, first token and latest token, by the engine's clock.
     arrived_s: float = 0.0
     started_s: float | None = None
     first_token_s: float | None = None
@@ -126,14 +126,14 @@ class SequenceGroup:
 
 
 class LiveRequests:
-    """The requests that have not ended, by their ids, and their sequences by those that the scheduler knows."""
+    """The unfinished requests by their ids, and their sequences by the ids that the scheduler knows."""
 
     def __init__(self) -> None:
         self.groups: dict[str, SequenceGroup] = {}
         self._sequences: dict[str, tuple[SequenceGroup, SequenceState]] = {}
 
     def __contains__(self, any_id: str) -> bool:
-        """Whether a request or a sequence has this id."""
+        """Check whether a request or a sequence has this id."""
         return any_id in self.groups or any_id in self._sequences
 
     def add(self, group: SequenceGroup) -> None:

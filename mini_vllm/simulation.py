@@ -1,16 +1,16 @@
-"""A scheduler at work without a model: exact, instant, and the same every time.
+"""A scheduler at work without a model: exact, instant and deterministic.
 
-The fake model's K/V of a token is the token itself, kept under (block, offset) as in the real arrays. It reads the
-whole context of a request back through its block table before it says the next token. So a block that was lost, shared
-wrongly, freed too early or never written is found in the step in which it matters. Time is a number that a cost model
-advances.
+In the fake model the K/V of a token is the token itself, stored under (block, offset) as in the real arrays. Before it
+returns the next token, it reads the whole context of a request back through its block table. So a block that was lost,
+shared wrongly, freed too early or never written is found in the step in which it matters. Time is a number that a cost
+model advances.
 
     simulation = Simulation(Scheduler(KVCacheManager(num_blocks=9, block_size=4), max_num_seqs=2,
                                       max_num_batched_tokens=8))
     simulation.add(Request("a", range(20), SamplingParams(max_tokens=4)))
     print(simulation.run())
 
-    step    0   1   2   3   4   5          a number: this many tokens of a prompt in one step
+    step    0   1   2   3   4   5          a number: tokens of the prompt computed in the step
     a       8   8   4   ●   ●   ●          ●: one token     ✕: preempted     –: waiting
 
 The module is longer than most: the fake model, its clock and the picture make sense only together.
@@ -34,7 +34,7 @@ VOCAB_SIZE = 1000
 
 @dataclass(frozen=True)
 class CostModel:
-    """How long a step takes: as the step itself, and for each token that it computes."""
+    """The duration of a step: a fixed part, and a part per token that it computes."""
 
     step_s: float = 0.010
     token_s: float = 0.001
@@ -44,12 +44,12 @@ class CostModel:
 
 
 def next_token(token_ids: Sequence[int]) -> int:
-    """What the fake model says after ``token_ids``: any number, but always the same."""
+    """Return the fake model's token after ``token_ids``: arbitrary, but always the same."""
     return zlib.crc32(",".join(map(str, token_ids)).encode()) % VOCAB_SIZE
 
 
 def decode_alone(prompt_token_ids: Sequence[int], num_tokens: int) -> list[int]:
-    """The output of a request that has the model to itself: what every schedule must give."""
+    """Return the output of a request that has the model to itself. Every schedule must produce this output."""
     token_ids = list(prompt_token_ids)
     for _ in range(num_tokens):
         token_ids.append(next_token(token_ids))
@@ -57,16 +57,16 @@ def decode_alone(prompt_token_ids: Sequence[int], num_tokens: int) -> list[int]:
 
 
 class FakeModel:
-    """Keeps "K/V" by block and offset, and trusts nothing but what it reads back."""
+    """A model that stores "K/V" by block and offset, and relies only on what it reads back."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self._slots: dict[tuple[int, int], int | None] = {}
 
     def step(self, output: SchedulerOutput, kv_cache: KVCacheManager) -> dict[str, int]:
-        """Copy, write, then read: a next token for every request whose tokens are all computed.
+        """Copy, write, then read: return a next token for every request whose tokens are all computed.
 
-        Raises RuntimeError if a request would attend to anything but its own tokens.
+        Raise RuntimeError if a request would attend to anything but its own tokens.
         """
         for source, copy in output.copies:
             for offset in range(self.block_size):
@@ -88,7 +88,7 @@ class FakeModel:
             self._slots[self._slot(table, position)] = request.all_token_ids[position]
 
     def _read(self, request: Request, table: list[int]) -> list[int]:
-        """The tokens that the request attends to: its own, all that are computed."""
+        """Return the tokens that the request attends to: all its computed tokens, read through its block table."""
         context = []
         for position in range(request.num_computed_tokens):
             token, own = self._slots.get(self._slot(table, position)), request.all_token_ids[position]
@@ -104,16 +104,16 @@ class FakeModel:
 
 @dataclass
 class Step:
-    """What one step did."""
+    """The record of one step."""
 
     start_s: float
     end_s: float
-    #: Request id → tokens computed.
+    #: Request id → number of tokens computed.
     num_scheduled_tokens: dict[str, int]
     #: Requests that got a new token.
     sampled: list[str]
     preempted: list[str]
-    #: Ended in this step, for whatever reason.
+    #: Requests that ended in this step, for any reason.
     finished: list[str]
     waiting: list[str]
 
@@ -127,15 +127,15 @@ class Timeline:
     arrival_s: dict[str, float] = field(default_factory=dict)
 
     def token_times_s(self, request_id: str) -> list[float]:
-        """When each output token of a request came."""
+        """Return the time of each output token of a request."""
         return [step.end_s for step in self.steps if request_id in step.sampled]
 
     def first_token_s(self, request_id: str) -> float:
-        """How long a request waited for its first token."""
+        """Return how long a request waited for its first token."""
         return self.token_times_s(request_id)[0] - self.arrival_s[request_id]
 
     def gaps_s(self, request_id: str) -> list[float]:
-        """The times between the output tokens of a request."""
+        """Return the times between the output tokens of a request."""
         times = self.token_times_s(request_id)
         return [later - earlier for earlier, later in zip(times, times[1:])]
 
@@ -143,7 +143,7 @@ class Timeline:
         return self.draw()
 
     def draw(self, first_step: int = 0, max_steps: int = 40) -> str:
-        """Requests over steps; a long timeline is cut."""
+        """Draw requests over steps; a long timeline is truncated."""
         shown = self.steps[first_step:first_step + max_steps]
         width = max([4, *(len(str(n)) + 1 for step in shown for n in step.num_scheduled_tokens.values())])
         label = max([4, *(len(name) for name in self.request_ids)]) + 1
@@ -166,7 +166,7 @@ def _cell(step: Step, name: str) -> str:
 
 
 class Clock:
-    """Seconds that pass when the simulation says so. Give it to the queue, and to the simulation."""
+    """A clock that only the simulation advances. Pass it to the queue and to the simulation."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -176,11 +176,11 @@ class Clock:
 
 
 class Simulation:
-    """Requests that come at their times, a scheduler that serves them, and a timeline of what it did."""
+    """Requests that arrive at given times, a scheduler that serves them, and a timeline of the steps."""
 
     def __init__(self, scheduler: Scheduler, cost: CostModel | None = None, clock: Clock | None = None,
                  trace: StepTrace | NoTrace | None = None) -> None:
-        """``trace`` records every step, as the engine's does; give it the same clock."""
+        """Create a simulation. ``trace`` records every step, like the engine's trace; give it the same clock."""
         self.scheduler = scheduler
         self.trace = NoTrace() if trace is None else trace
         self.cost = cost or CostModel()
@@ -193,7 +193,7 @@ class Simulation:
         self._idle_steps = IdleSteps()
 
     def add(self, request: Request, at_s: float = 0.0) -> Request:
-        """Let a request arrive at a time. It ends when it has ``max_tokens`` output tokens."""
+        """Schedule the arrival of a request. It ends when it has ``max_tokens`` output tokens."""
         self._to_come.append((at_s, len(self._to_come), request))
         self._to_come.sort(key=lambda arrival: arrival[:2])
         return request
@@ -203,9 +203,9 @@ class Simulation:
         return not (self._to_come or self._live)
 
     def step(self) -> Step:
-        """One step. If nobody is there, time passes until somebody comes.
+        """Run one step. If no request is present, advance the time to the next arrival first.
 
-        Raises RuntimeError, with the picture so far, if the scheduler gives nobody a token and never will.
+        Raise RuntimeError, with the picture so far, if the scheduler gives no request a token and never will.
         """
         self._let_arrive()
         self.trace.start_step(self.scheduler)
@@ -240,7 +240,10 @@ class Simulation:
             self.timeline.arrival_s[request.request_id] = at_s
 
     def _let_go(self, tokens: dict[str, int]) -> list[str]:
-        """End the requests that have all their tokens. Returns all that have ended, those that outgrew the pool too."""
+        """End the requests that have all their tokens.
+
+        Return the ids of all that have ended, including those that outgrew the pool.
+        """
         for request_id in tokens:
             request = self._live[request_id]
             if len(request.output_token_ids) >= (request.sampling_params.max_tokens or math.inf):
@@ -262,7 +265,10 @@ class Simulation:
         self._live.pop(request_id, None)
 
     def run(self, max_steps: int = 10_000) -> Timeline:
-        """Step until every request has ended. Raises RuntimeError, with the picture, if that takes too long."""
+        """Run steps until every request has ended.
+
+        Raise RuntimeError, with the picture, if that takes too many steps.
+        """
         for _ in range(max_steps):
             if self.is_done:
                 return self.timeline

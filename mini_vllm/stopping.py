@@ -1,13 +1,13 @@
-"""When an output ends, and what of its text may be shown meanwhile.
+"""Stop conditions: the end of an output, and the text that may be shown before it.
 
-A stop string can arrive in pieces, and once it is whole none of it may have been shown. So the end of the text is held
-back while it might still become a stop string, and not a character longer:
+A stop string can arrive in pieces, and none of it may have been shown by the time it is complete. So the end of the
+text is held back while it might still become a stop string, and no longer:
 
     stop = "###"     text so far: The end. ##
                                   └ shown ┘└┴─ held back: the longest end of the text that begins a stop string
 
-The next piece decides. ``#`` completes the stop string: both held characters and the piece are dropped, the output is
-over. Anything else releases them.
+The next piece decides. ``#`` completes the stop string: the held characters and the piece are dropped, and the output
+ends. Anything else releases the held characters.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from mini_vllm.request import SamplingParams
 
 
 class StopChecker:
-    """The end of one output. It is fed every token in turn, and says what to show and whether that was the last.
+    """The stop conditions of one output.
 
-    ``finish_reason`` is None while the output goes on, then "stop" or "length". ``stop_reason`` is the stop string or
-    the stop id that matched, None for the end of the text itself.
+    It is fed every token in turn, and says what to show and whether the output ends.
+
+    ``finish_reason`` is None while the output continues, then "stop" or "length". ``stop_reason`` is the stop string or
+    the stop id that matched; it is None for the end of the text itself.
     """
 
     def __init__(self, params: SamplingParams, eos_token_ids: Collection[int]) -> None:
@@ -41,11 +43,11 @@ class StopChecker:
     def add(self, token_id: int, new_text: str, num_output_tokens: int) -> str:
         """Take the next token and return the text that may be shown now.
 
-        ``new_text`` is the text this token completed, ``num_output_tokens`` counts the token itself. A token that
-        ends the output by its id shows none of its own text, nor does a stop string, unless the parameters ask for it.
-        Of several stop strings the one that begins first wins, then the longest. Before ``min_tokens`` nothing stops,
-        and a stop string completed there is mere text.
-        Raises RuntimeError if the output has ended; nothing changes then.
+        ``new_text`` is the text that this token completed; ``num_output_tokens`` includes the token. A token that ends
+        the output by its id shows none of its own text, nor does a stop string, unless the parameters ask for it. Of
+        several stop strings the one that begins first wins, then the longest. Before ``min_tokens`` nothing stops the
+        output, and a stop string completed there is ordinary text. Raise RuntimeError, and change nothing, if the
+        output has already ended.
         """
         if self.finish_reason is not None:
             raise RuntimeError(f"token {token_id} comes after the end of the output ({self.finish_reason})")
@@ -66,7 +68,10 @@ class StopChecker:
         return text[:num_shown]
 
     def finish(self) -> str:
-        """The text still held back. The output ended by length or was aborted, so no stop string can come of it."""
+        """Return the text still held back.
+
+        The output ended by length or was aborted, so it cannot become a stop string.
+        """
         rest, self._held = self._held, ""
         return rest
 
@@ -75,10 +80,10 @@ class StopChecker:
         return shown
 
     def _first_match(self, new_text: str) -> tuple[int, str] | None:
-        """Where in held plus new text the winning stop string begins, and which it is; None if none is complete.
+        """Find the winning stop string in held plus new text. Return its start and itself; None if none is complete.
 
-        Only a match that ends in ``new_text`` counts. One that lies whole in the held text was completed earlier,
-        before ``min_tokens``, and has been let pass.
+        Only a match that ends in ``new_text`` counts. A match inside the held text was completed earlier, before
+        ``min_tokens``, and was allowed.
         """
         text = self._held + new_text
         matches = []
@@ -89,7 +94,7 @@ class StopChecker:
         return min(matches, key=lambda match: (match[0], -len(match[1])), default=None)
 
     def _num_undecided(self, text: str) -> int:
-        """Length of the longest end of ``text`` that begins a stop string without completing it."""
+        """Return the length of the longest end of ``text`` that begins a stop string without completing it."""
         longest = max(map(len, self._stop_strings), default=1) - 1
         for length in range(min(longest, len(text)), 0, -1):
             end = text[-length:]

@@ -1,7 +1,7 @@
-"""The standard streams of a command: whatever the terminal can show, and whoever stops reading.
+"""The standard streams of a command: terminals that lack characters, and readers that stop reading.
 
-A terminal that knows only ASCII gets stand-ins for marks and lines, ``ok`` for a tick. A reader that goes, as in
-``mini-vllm generate … | head -1``, ends the command without a word. Both commands of the project begin with
+A terminal that knows only ASCII gets substitutes for marks and lines, such as ``ok`` for a tick. If the reader closes
+the pipe, as in ``mini-vllm generate … | head -1``, the command ends silently. Both commands of the project start with
 ``run_command``.
 """
 
@@ -16,9 +16,9 @@ import unicodedata
 from collections.abc import Callable
 from typing import Any, TextIO, cast
 
-#: What a shell calls the end of a program whose reader has gone: 128 and the number of SIGPIPE.
+#: The exit status that a shell reports for a program whose reader has gone: 128 plus the number of SIGPIPE.
 READER_GONE = 141
-#: The name by which the encoders know ``stand_in``.
+#: The name under which ``stand_in`` is registered as an error handler.
 ERRORS = "mini_vllm.stand_in"
 STAND_INS = {
     "✓": "ok", "✗": "x", "✕": "x", "×": "x", "…": "...", "–": "-", "—": "-", "−": "-", "·": ".", "•": "*", "●": "*",
@@ -26,21 +26,24 @@ STAND_INS = {
     "█": "#", "▇": "#", "▆": "#", "▀": "#", "▌": "#", "▪": "#", "▨": "%", "▒": "%", "░": ".", "▫": ".", "␣": "_",
     "│": "|", "┃": "|", "┆": "|", "┊": "|", "╲": "\\", "Σ": "sum", "±": "+-", "∅": "{}", "≤": "<=", "≥": ">=",
 }
-#: Sentences are folded to at least and at most so many columns, where nobody says how many.
+#: Minimum and maximum width to which sentences are folded if the caller gives none.
 NARROWEST, WIDEST = 60, 80
-#: 10⁶ is 10^6, not 106.
+#: Superscripts: 10⁶ becomes 10^6, not 106.
 SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-"))
 
 
 class ReaderGone(SystemExit):
-    """Nobody reads any more. Not an Exception: no ``except OSError`` on the way may take it for an error of its own."""
+    """The reader has closed the stream. Not an Exception, so that no ``except OSError`` on the way can catch it."""
 
     def __init__(self) -> None:
         super().__init__(READER_GONE)
 
 
 class GuardedStream:
-    """A stream that raises ReaderGone where it would raise BrokenPipeError. In all else it is the stream it guards."""
+    """A stream that raises ReaderGone where it would raise BrokenPipeError.
+
+    Otherwise it behaves like the stream it guards.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -61,7 +64,10 @@ class GuardedStream:
         return getattr(self._stream, name)
 
     def _gone(self) -> ReaderGone:
-        """What is written after this goes nowhere: by those who tidy up, and by Python, which flushes at its end."""
+        """Discard everything written from now on, by cleanup code and by Python, which flushes on exit.
+
+        Return the error.
+        """
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
@@ -69,7 +75,10 @@ class GuardedStream:
 
 
 def run_command(command: Callable[[], int]) -> int:
-    """What ``command`` returns, or READER_GONE; meanwhile the standard streams are guarded, and take any character."""
+    """Run ``command`` and return its result, or READER_GONE.
+
+    Meanwhile the standard streams are guarded and accept any character.
+    """
     before = sys.stdout, sys.stderr
     for stream in (sys.stdin, *before):
         _take_any_character(stream)
@@ -87,13 +96,16 @@ def run_command(command: Callable[[], int]) -> int:
 
 
 def _guard(stream: TextIO | None) -> TextIO:
-    """Where a shell has closed the stream, ``>&-``, there is none."""
+    """Guard a stream, or return a substitute if the shell has closed it (``>&-``)."""
     return cast(TextIO, GuardedStream(stream or open(os.devnull, "w")))
 
 
 def _take_any_character(stream: TextIO) -> None:
-    """Output that an encoding lacks gets stand-ins. Input in ASCII is read as UTF-8, which ASCII is a part of."""
-    if not hasattr(stream, "reconfigure"):  # not a file: a test's, or a notebook's
+    """Make ``stream`` accept any character.
+
+    Characters that its encoding lacks are substituted on output. ASCII input is read as UTF-8.
+    """
+    if not hasattr(stream, "reconfigure"):  # not a file: a test's stream, or a notebook's
         return
     if stream is not sys.stdin:
         stream.reconfigure(errors=ERRORS)
@@ -102,11 +114,14 @@ def _take_any_character(stream: TextIO) -> None:
 
 
 def stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
-    """An error handler for encoders: ASCII for a character that cannot be encoded; ``é`` is ``e``."""
+    """Return an ASCII substitute for a character that cannot be encoded: ``é`` becomes ``e``.
+
+    This is an error handler for encoders.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     character = error.object[error.start]
-    if "\udc80" <= character <= "\udcff":  # a byte that Python could not decode, from an argument or a file's name
+    if "\udc80" <= character <= "\udcff":  # a byte that Python could not decode, from an argument or a file name
         return bytes([ord(character) - 0xDC00]), error.start + 1
     if character in SUPERSCRIPTS:
         follows_another = error.object[error.start - 1:error.start] in tuple(SUPERSCRIPTS)
@@ -117,9 +132,9 @@ def stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
 def _in_ascii(character: str) -> str:
     if character in STAND_INS:
         return STAND_INS[character]
-    if "─" <= character <= "╿":  # lines of boxes, of which the vertical ones stand above
+    if "─" <= character <= "╿":  # box-drawing lines; the vertical ones are above
         return "-" if character in "─━┄┅┈┉╌╍═╴╶╸╺" else "+"
-    if "⠀" <= character <= "⣿":  # braille, of which progress spinners are made
+    if "⠀" <= character <= "⣿":  # braille, used by progress spinners
         return "*"
     decomposed = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
     return decomposed or "?"
@@ -129,8 +144,10 @@ codecs.register_error(ERRORS, stand_in)
 
 
 def fold(text: str, width: int | None = None) -> str:
-    """Each line of ``text`` folded between words: within ``width``, or within the terminal's. A long path stays whole;
-    tables of at most 60 columns stay as they are."""
+    """Fold each line of ``text`` between words, within ``width`` or the terminal's width.
+
+    A long path stays whole; tables of at most 60 columns stay as they are.
+    """
     if width is None:
         width = min(max(shutil.get_terminal_size((WIDEST, 24)).columns, NARROWEST), WIDEST)
     return "\n".join(line if len(line) <= width else textwrap.fill(line, width, break_long_words=False,

@@ -1,4 +1,4 @@
-"""One thread owns the engine; callers come, stream, leave early, are refused, and break things."""
+"""One thread owns the engine; callers add requests, stream, leave early, are rejected, and cause failures."""
 
 import asyncio
 import random
@@ -63,7 +63,7 @@ def test_streams_grow_and_equal_the_engine_alone(folder):
 
 
 def test_200_streams_with_cancellations_and_a_poisoned_request(folder):
-    """Who is not cancelled and not poisoned gets its own tokens; all blocks come home; no thread stays."""
+    """Check that other requests get their own tokens, that all blocks are freed, and that no thread is left."""
     poison = [77] * 9
 
     def make_engine(config):
@@ -148,7 +148,7 @@ def test_a_full_engine_is_busy_and_says_so(folder):
             with pytest.raises(EngineBusyError, match="busy: 2 requests are running or waiting, the bound is 2"):
                 await last(engine, "one too many")
             await held[0].aclose()
-            await engine.call(lambda engine: None)  # the abort has been seen
+            await engine.call(lambda engine: None)  # now the abort has been processed
             assert (await last(engine, "now it fits")).finished
             await held[1].aclose()
 
@@ -156,7 +156,7 @@ def test_a_full_engine_is_busy_and_says_so(folder):
 
 
 class HeldThread:
-    """The engine's thread, kept busy by a message until ``release``: what comes meanwhile waits in its inbox."""
+    """The engine's thread, kept busy by a message until ``release``: later messages wait in its inbox."""
 
     def __init__(self, engine):
         self.thread, self.is_held, self._go = engine._thread, threading.Event(), threading.Event()
@@ -169,7 +169,7 @@ class HeldThread:
 
 
 def log_of(inner):
-    """What an engine adds and when it steps, from now on."""
+    """Return a log of what the engine adds and when it steps, from now on."""
     log, add_request, step = [], inner.add_request, inner.step
     inner.add_request = lambda prompt, params, name, *rest: log.append(name) or add_request(prompt, params, name, *rest)
     inner.step = lambda: log.append("step") or step()
@@ -247,7 +247,7 @@ def test_bad_words_are_encoded_once_for_all_prompts_and_not_in_the_engines_threa
             real = tokenizer.encode
             tokenizer.encode = lambda text, **options: encoded.append((text, threading.current_thread())) or real(
                 text, **options)
-            await engine.pause()  # words that nobody holds any more would be encoded again
+            await engine.pause()  # words without a reference would be encoded again
             tasks = [asyncio.create_task(last(engine, [5 + i], params)) for i in range(20)]
             while await engine.call(lambda inner: len(inner.live.groups)) < 20:
                 pass
@@ -316,7 +316,7 @@ def test_a_paused_engine_computes_only_the_steps_asked_for(folder):
             num_steps = []
             while not task.done():
                 num_steps.append(await engine.call(lambda inner: inner.num_steps))
-                await engine.metrics()  # messages are taken meanwhile
+                await engine.metrics()  # messages are handled meanwhile
                 await engine.step_once()
             has_more = await engine.step_once()
             engine.resume()
@@ -324,7 +324,7 @@ def test_a_paused_engine_computes_only_the_steps_asked_for(folder):
 
     alone, stepped, num_steps, has_more, resumed = asyncio.run(main())
     assert stepped.token_ids == alone.token_ids == resumed.token_ids and not has_more
-    counts = num_steps[num_steps.count(num_steps[0]) - 1:]  # until the prompt has been read there is nothing to compute
+    counts = num_steps[num_steps.count(num_steps[0]) - 1:]  # until the prompt is tokenized there is nothing to compute
     assert counts == list(range(counts[0], counts[0] + len(counts))), f"steps done before each: {counts}"
 
 
@@ -371,7 +371,7 @@ def test_many_may_shut_down_at_once(folder):
             engine = make(folder)
             await engine.wait_until_ready()
             thread, end = engine._thread, engine._thread._end
-            thread._end = lambda end=end: (end(), threading.Event().wait(0.05))  # dawdles when all has been said
+            thread._end = lambda end=end: (end(), threading.Event().wait(0.05))  # is slow after it has told all callers
             first = asyncio.create_task(engine.shutdown())
             while not thread.has_ended:
                 await asyncio.sleep(0)
@@ -433,7 +433,7 @@ print("end")
 
 
 def test_an_engine_made_elsewhere_is_not_needed(folder):
-    """Loading in this thread and running in another is what the class is there to prevent."""
+    """Load a model in this thread, which the class never needs: it loads its own in the engine's thread."""
     assert load(folder).config.vocab_size == 300
     with pytest.raises(ValueError, match="max_num_requests is 0, must be a whole number, at least 1"):
         AsyncLLMEngine(max_num_requests=0)

@@ -1,5 +1,5 @@
-"""Paged attention, the plain one and the fast one, against attention written out in numpy, over scattered, shared and
-half-filled blocks; and the arrays of keys and values, written plainly and fast."""
+"""Paged attention, plain and fast, against attention written out in numpy, over scattered, shared and half-filled
+blocks; and the arrays of keys and values, written plainly and fast."""
 
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ WINDOWS = st.sampled_from([None, None, 1, 2, 5, 8, 30])
 
 
 def dense(queries, keys, values, scale, window=None):
-    """What each of the last tokens of a context sees, one head and one token at a time."""
+    """Compute attention for each of the last tokens of a context, one head and one token at a time."""
     num_queries, num_heads, _ = queries.shape
     context_len, num_kv_heads, _ = keys.shape
     out = np.zeros_like(queries)
@@ -37,7 +37,7 @@ def dense(queries, keys, values, scale, window=None):
 
 
 def write(cache, keys, values, table, first=0):
-    """The K/V of one request's tokens from position ``first`` on, into layer 0."""
+    """Write the K/V of one request's tokens from position ``first`` on into layer 0."""
     positions = np.arange(first, first + len(keys))
     slots = slot_mapping([table], positions, [0, len(keys)], cache.block_size)
     cache.write(0, mx.array(np.concatenate((keys, values), axis=1).astype(np.float32)), slots)
@@ -45,7 +45,7 @@ def write(cache, keys, values, table, first=0):
 
 @dataclass
 class Step:
-    """Requests of one step, what they hold, and what each should see alone."""
+    """The requests of one step, their K/V, and the expected result for each alone."""
 
     rng: np.random.Generator
     cache: PagedKVCache
@@ -61,7 +61,7 @@ class Step:
         return self.rng.normal(size=shape).astype(np.float32)
 
     def add(self, table, keys, values, num_new=1, unused=()):
-        """A request whose last ``num_new`` tokens are computed; ``unused`` blocks stand after those it needs."""
+        """Add a request whose last ``num_new`` tokens are computed; ``unused`` blocks follow those it needs."""
         queries = self.normal(num_new, self.num_heads, keys.shape[-1])
         write(self.cache, keys, values, table)
         self.block_tables.append([*table, *unused])
@@ -80,7 +80,7 @@ class Step:
 
 
 def draw_mixed_step(data, dtype=mx.float32):
-    """Decodes, then chunks, in scattered blocks of their own."""
+    """Draw a step of decodes, then chunks, in scattered blocks that are not shared."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     num_kv_heads, group = data.draw(st.sampled_from([1, 2, 4])), data.draw(st.sampled_from([1, 2, 3, 8]))
     block_size, head_dim = data.draw(st.sampled_from([1, 3, 8, 32])), 8
@@ -89,7 +89,7 @@ def draw_mixed_step(data, dtype=mx.float32):
     lengths = [max(length, n) for length, n in zip(lengths, news)]
     blocks = rng.permutation(np.arange(1, 300)).tolist()
     cache = FastKVCache(1, 300, num_kv_heads, block_size, head_dim, dtype)
-    cache.pools[0] = cache.pools[0] + 1e4  # garbage in slots that hold no token must not show
+    cache.pools[0] = cache.pools[0] + 1e4  # garbage in slots without a token must not show
     step = Step(rng, cache, num_kv_heads * group, data.draw(WINDOWS))
     for length, num_new in zip(lengths, news):
         table = [blocks.pop() for _ in range(-(-length // block_size))]
@@ -99,7 +99,7 @@ def draw_mixed_step(data, dtype=mx.float32):
 
 
 def draw_families(data):
-    """Decodes, some of which share their first blocks, and chunks beside them."""
+    """Draw a step of decodes, some of which share their first blocks, and chunks."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     num_kv_heads, group = data.draw(st.sampled_from([1, 2])), data.draw(st.sampled_from([1, 3]))
     block_size, head_dim = data.draw(st.sampled_from([1, 4])), 8
@@ -148,7 +148,7 @@ def test_requests_that_share_beginnings_see_what_each_sees_alone(attention, data
 @given(data=st.data())
 def test_half_precision_is_half_as_precise_and_no_less(attention, dtype, atol, data):
     with pytest.MonkeyPatch.context() as patch:
-        if is_cpu():  # where MLX multiplies matrices out of a list in float32 only, and the loader loads nothing else
+        if is_cpu():  # where MLX multiplies matrices from a list only in float32, and the loader loads nothing else
             patch.setattr(tuning, "MAX_GATHERED_DECODES", 99)
         draw_mixed_step(data, dtype).check(ATTENTIONS[attention](), atol=atol)
 
@@ -214,7 +214,8 @@ def num_new_bytes(change):
 
 
 def least_new_bytes(change):
-    """On a GPU, of several times: what it has just computed with, MLX holds on to for a moment longer."""
+    """Return the memory that ``change`` allocates; on a GPU, the least of several runs, because MLX frees its inputs
+    late."""
     found = []
     for _ in range(5 if tuning.has_gpu() else 1):
         mx.synchronize()
@@ -234,7 +235,7 @@ def test_a_step_is_written_in_place(kind, slots):
         mx.eval(cache.pools)
 
     assert least_new_bytes(write) < cache.pools[0].nbytes / 10
-    held = cache.pools[0].reshape(-1)  # what must not be: somebody else has the array
+    held = cache.pools[0].reshape(-1)  # the error case: another owner holds the array
     mx.eval(held)
     assert num_new_bytes(write) >= cache.pools[0].nbytes, "this test would not notice a copy"
 

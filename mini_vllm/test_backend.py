@@ -1,4 +1,4 @@
-"""The suite of the backend and the doctor: which BLAS is chosen, by fakes; that it really serves, in new processes."""
+"""The backend and the doctor: which BLAS is chosen, with fakes; and that it is really used, in new processes."""
 
 import functools
 import importlib.machinery
@@ -27,7 +27,7 @@ on_linux_cpu = pytest.mark.skipif(backend.mlx_build() != "cpu", reason="MLX need
 
 
 class FakeLoader:
-    """Stands for ``ctypes``: knows some libraries and their symbols, and records what was loaded how."""
+    """A fake of ``ctypes`` that knows some libraries and their symbols, and records what was loaded and how."""
 
     RTLD_LOCAL, RTLD_GLOBAL = 0, 256
     c_char_p = str
@@ -49,7 +49,7 @@ BLAS = {"cblas_sgemm": object()}
 
 @pytest.fixture
 def linux_cpu(monkeypatch):
-    """A Linux with MLX for the CPU, nothing imported, nothing asked for, no package that brings a BLAS."""
+    """Simulate Linux with MLX for the CPU: nothing imported, no setting, and no package that contains a BLAS."""
     monkeypatch.setattr(backend, "mlx_build", lambda: "cpu")
     monkeypatch.setattr(backend, "package_folders", lambda name: [])
     monkeypatch.setattr(sys, "prefix", "/nowhere")
@@ -231,7 +231,7 @@ print(json.dumps({{"name": blas.name, "path": blas.path, "note": blas.note, "pro
 OURS = ("MINI_VLLM_BLAS", "MINI_VLLM_PLAIN", "OMP_WAIT_POLICY", "OPENBLAS_THREAD_TIMEOUT")
 
 
-#: A second has passed whenever a process looks: measurements end at once.
+#: A clock that advances by a second whenever it is read, so that measurements end at once.
 FAST_CLOCK = "import itertools, time; time.perf_counter = itertools.count().__next__\n"
 
 
@@ -243,7 +243,7 @@ def run_python(code, **environment):
 
 @functools.cache
 def report(before="", **environment):
-    """What a new process says about its BLAS; a process that was started the same way is asked once."""
+    """Return what a new process reports about its BLAS. Processes with the same arguments run once."""
     process = run_python(REPORT.format(before=before), **environment)
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
@@ -267,7 +267,8 @@ def test_a_wrong_path_stops_the_import_and_is_named():
 
 @on_linux_cpu
 def test_the_blas_that_is_reported_is_the_one_that_serves():
-    """A fast BLAS splits a long sum into parts, so its products differ from the reference's in their last bits."""
+    """Compare products: a fast BLAS splits a long sum into parts, so its results differ from the reference's in their
+    last bits."""
     without, found = report(MINI_VLLM_BLAS="none"), report()
     assert (found["product"] == without["product"]) == (found["name"] == "reference"), found["name"]
 
@@ -294,7 +295,7 @@ print(json.dumps({"loaded": loaded, "environment": new, "blas": [backend.blas.na
 @on_linux_cpu
 def test_one_variable_leaves_the_process_as_it_was():
     changed = json.loads(run_python(CHANGES).stdout)
-    assert changed["loaded"], "this test would not notice a change"  # mallopt, if nothing else, is reached so
+    assert changed["loaded"], "this test would not notice a change"  # mallopt, if nothing else, is called this way
     for value in ("1", " yes "):
         plain = json.loads(run_python(CHANGES, MINI_VLLM_PLAIN=value, MINI_VLLM_BLAS="/no/such/library.so").stdout)
         assert plain == {"loaded": [], "environment": {}, "blas": ["reference", backend.LEFT_PLAIN], "sum": 3}

@@ -1,4 +1,4 @@
-"""Beam search against searches that never stop early, and against every sequence there is; its arguments; its roads."""
+"""Beam search against searches that never stop early, and against all sequences; its arguments and its callers."""
 
 import math
 from functools import lru_cache
@@ -24,7 +24,7 @@ PENALTIES = [0, 1, 2, -1, 0.5, -3.0]
 
 @pytest.fixture(scope="module")
 def tiny():
-    """Seed → a random model of 5 tokens whose token 0 ends the text."""
+    """Map a seed to a random model of 5 tokens whose token 0 ends the text."""
     @lru_cache
     def get(seed):
         loaded = make_random({**SHAPE, "model_type": "llama", "vocab_size": VOCAB_SIZE, "num_hidden_layers": 1}, seed)
@@ -55,13 +55,13 @@ class Table:
 
 
 def ranked(ended, length_penalty, count):
-    """The best of (ids, log-probability), by the score that beams are ranked by."""
+    """Return the best of (ids, log-probability), by the score that ranks beams."""
     scored = [(ids, value, value / len(ids) ** length_penalty) for ids, value in ended]
     return sorted(scored, key=lambda entry: -entry[2])[:count]
 
 
 def search_to_the_end(table, width, length_penalty, eos_ids=(0,)):
-    """Beam search with lists of tokens that goes on to the last token, whatever has ended by then."""
+    """Run beam search on lists of tokens up to the last token, whatever has ended by then."""
     live, ended = [((), 0.0)], []
     for _ in range(MAX_TOKENS):
         candidates = sorted(((*ids, token), value + table[ids][token]) for ids, value in live
@@ -73,7 +73,7 @@ def search_to_the_end(table, width, length_penalty, eos_ids=(0,)):
 
 
 def every_sequence(table):
-    """All that end by token 0, and all of MAX_TOKENS tokens, with their log-probabilities."""
+    """Return all sequences that end by token 0, and all of MAX_TOKENS tokens, with their log-probabilities."""
     for length in range(1, MAX_TOKENS + 1):
         for body in product(range(1, VOCAB_SIZE), repeat=length - 1):
             for last in range(VOCAB_SIZE if length == MAX_TOKENS else 1):
@@ -88,7 +88,8 @@ def assert_same(beams, expected):
 
 
 def make_chain(monkeypatch, loaded, next_tokens, eos_ids=(0,), **settings):
-    """An engine whose model knows only the last token: ``next_tokens`` maps it to the probabilities of the next."""
+    """Create an engine whose model knows only the last token: ``next_tokens`` maps it to the probabilities of the
+    next."""
     engine = make_engine(loaded, **settings)
     monkeypatch.setattr(engine.tokenizer, "eos_token_ids", frozenset(eos_ids))
     engine.num_computed_steps = 0
@@ -129,7 +130,7 @@ def test_a_search_wide_enough_finds_the_best_of_all_sequences(tiny, length_penal
 
 @pytest.mark.parametrize("length_penalty, expected", [(1.0, [1, 1, 1, 1]), (0.0, [0]), (-1.0, [0])])
 def test_a_longer_beam_that_the_penalty_lifts_is_waited_for(monkeypatch, loaded, length_penalty, expected):
-    """The end has 6 chances of 10 at once: score -0.51. The other road costs -0.92 in all, over 4 tokens -0.23."""
+    """Compare an end of probability 0.6, score -0.51, with a beam of -0.92 in all, which over 4 tokens is -0.23."""
     engine = make_chain(monkeypatch, loaded, {7: {0: 0.6, 1: 0.4}, 1: {1: 1.0}})
     (beam,) = beam_search(engine, [7], beam_width=1, max_tokens=4, length_penalty=length_penalty)
     assert beam.token_ids == expected
@@ -137,7 +138,7 @@ def test_a_longer_beam_that_the_penalty_lifts_is_waited_for(monkeypatch, loaded,
 
 
 def test_a_beam_that_may_end_at_the_next_token_is_waited_for(monkeypatch, loaded):
-    """With a penalty below 0 longer is worse, but two likely tokens are still better than one unlikely one."""
+    """Use a penalty below 0: longer is worse, but two likely tokens are still better than one unlikely one."""
     engine = make_chain(monkeypatch, loaded, {7: {0: 0.2, 1: 0.8}, 1: {0: 1.0}})
     (beam,) = beam_search(engine, [7], beam_width=1, max_tokens=10, length_penalty=-1.0)
     assert beam.token_ids == [1, 0] and beam.score == pytest.approx(2 * math.log(0.8))
@@ -146,12 +147,12 @@ def test_a_beam_that_may_end_at_the_next_token_is_waited_for(monkeypatch, loaded
 
 @pytest.mark.parametrize("end, length_penalty, num_steps", [
     (0.6, 0.0, 1),    # -0.92 can only fall, and -0.51 has ended
-    (0.45, -1.0, 1),  # longer is worse: what goes on has -0.60 over 1 token, -1.20 over 2, and -0.80 has ended
+    (0.45, -1.0, 1),  # longer is worse: a live beam has -0.60 over 1 token, -1.20 over 2, and -0.80 has ended
     (0.6, 1.0, 8),    # over 10 tokens, -5.08 after 7 tokens can still beat -0.51, -5.77 after 8 cannot
     (0.6, 2.0, 10),   # over 100, anything can
 ])
 def test_a_search_is_as_short_as_its_score_allows(monkeypatch, loaded, end, length_penalty, num_steps):
-    """What goes on from token 1 loses half at every token."""
+    """Search a chain in which each token after token 1 has probability one half."""
     engine = make_chain(monkeypatch, loaded, {7: {0: end, 1: 1 - end}, 1: {1: 0.5, 2: 0.5}, 2: {1: 0.5, 2: 0.5}})
     (beam,) = beam_search(engine, [7], beam_width=1, max_tokens=10, length_penalty=length_penalty)
     assert engine.num_computed_steps == num_steps
@@ -159,7 +160,7 @@ def test_a_search_is_as_short_as_its_score_allows(monkeypatch, loaded, end, leng
 
 
 def test_several_tokens_that_end_a_text_do_not_crowd_out_what_goes_on(monkeypatch, loaded):
-    """Two ends take both of the two best places at every token; the beam that goes on is the third."""
+    """Let two ends take both of the two best places at every token; the beam that continues is the third."""
     engine = make_chain(monkeypatch, loaded, {7: {8: 0.4, 9: 0.35, 1: 0.25}, 1: {1: 1.0}}, eos_ids=(8, 9))
     (beam,) = beam_search(engine, [7], beam_width=1, max_tokens=4)
     assert beam.token_ids == [1, 1, 1, 1] and beam.finish_reason == "length"

@@ -1,4 +1,4 @@
-"""The reference suite of the block allocator: every rule once by example, then all of them at random."""
+"""Tests of the block allocator: every rule once by example, then all of them at random."""
 
 import pytest
 from hypothesis import settings
@@ -23,7 +23,7 @@ def free_ids(pool):
 
 
 def snapshot(pool):
-    """All of a pool's state that a failed call must leave alone."""
+    """Return all of a pool's state that a failed call must leave unchanged."""
     return (free_ids(pool), pool.get_num_free_blocks(), pool.num_evictions,
             [(b.ref_cnt, b.block_hash, b.is_null) for b in pool.blocks],
             {h: sorted(twins) for h, twins in pool._cached.items()},
@@ -132,7 +132,7 @@ def test_append_n_keeps_the_order_and_is_all_or_nothing():
 
 
 def links(queue):
-    """The ids from the fake head to the fake tail, by each direction's own links."""
+    """Return the ids from the fake head to the fake tail, following the links of each direction."""
     forth, back = [], []
     block = queue._head.next_free
     while block is not queue._tail:
@@ -487,15 +487,15 @@ def test_a_pending_copy_is_no_owner_when_its_block_is_forked():
     pool = BlockPool(4)
     (block,) = pool.get_new_blocks(1)
     pool.touch([block])
-    pool.free_blocks([block, pool.fork_block(block)])  # both stay for the copy, which has yet to be made
+    pool.free_blocks([block, pool.fork_block(block)])  # both are kept for the copy, which is still pending
     with pytest.raises(RuntimeError, match="block 1 is free"):
         pool.fork_block(block)
-    pool.touch([block])  # somebody has found it again, and is the only one
+    pool.touch([block])  # a request has found it again, and is its only owner
     assert pool.fork_block(block) is block and len(pool.pending_copies) == 1
     pool.check_integrity()
 
 
-# ---- the integrity check itself
+# ---- the integrity check
 
 
 @pytest.mark.parametrize("damage, complaint", [
@@ -531,7 +531,7 @@ def test_check_integrity_sees(damage, complaint):
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """The model: a list of free ids, a count an id, a hash an id. O(n) everywhere, and obviously right."""
+    """The model: a list of free ids, and a count and a hash per id. O(n) everywhere, and obviously correct."""
 
     NUM_BLOCKS = 8
 
@@ -632,7 +632,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.hashes.pop(copy.block_id, None)
         self.copies.append((i, copy.block_id))
 
-    # By chance alone, few blocks would be shared, and none would lose its owners while it waits to be copied.
+    # By chance alone, few blocks would be shared, and none would lose its owners while its copy is pending.
 
     @precondition(lambda self: self.owned())
     @rule(data=st.data())

@@ -1,4 +1,4 @@
-"""The engine: many requests at once give what each gives alone, and bad input costs nobody else anything."""
+"""The engine: many requests at once give the same results as each alone, and bad input affects no other request."""
 
 import dataclasses
 import math
@@ -43,7 +43,7 @@ def make_llm(loaded, **settings):
 
 
 def run(engine):
-    """Step until all is done; the last output of every request."""
+    """Step until all requests are done, and return the last output of each."""
     results = {}
     while engine.has_unfinished_requests():
         for output in engine.step():
@@ -62,14 +62,16 @@ GREEDY = SamplingParams(max_tokens=12, temperature=0)
 
 
 def undisturbed(loaded, prompts, params=GREEDY):
-    """The tokens of each request in a plain batch where nothing goes wrong. They are what each gives alone, as
-    test_a_batch_gives_what_each_request_gives_alone says."""
+    """Return the tokens of each request in a plain batch without failures.
+
+    They equal what each request gives alone; test_a_batch_gives_what_each_request_gives_alone checks that.
+    """
     llm = make_llm(loaded, enable_lookahead=False, enable_prefix_caching=False)
     return [output.token_ids for output in llm.generate(prompts, params)]
 
 
 def mixed_params(count):
-    """Greedy, and every kind of sampling, each with its own seed."""
+    """Return greedy parameters and every kind of sampling, each with its own seed."""
     kinds = [dict(temperature=0), dict(temperature=0.8), dict(temperature=1.2, top_k=20),
              dict(temperature=1, top_p=0.7), dict(temperature=0.9, min_p=0.05, repetition_penalty=1.3),
              dict(temperature=0, repetition_penalty=1.2),
@@ -77,12 +79,12 @@ def mixed_params(count):
     return [SamplingParams(max_tokens=4 + i % 5, seed=i, **kinds[i % len(kinds)]) for i in range(count)]
 
 
-# ---- company changes nothing
+# ---- the batch changes nothing
 
 
 @pytest.fixture(scope="module")
 def alone(loaded):
-    """What each of 33 requests gives in an engine of its own."""
+    """Return the results of 33 requests, each computed in an engine of its own."""
     results = []
     for prompt, params in zip(random_prompts(33), mixed_params(33)):
         engine = make_engine(loaded)
@@ -123,7 +125,7 @@ def test_who_waits_without_a_seat_does_not_hinder_looking_ahead(loaded):
     for _ in range(2):
         engine.step()
     assert engine.scheduler.waiting and engine.lookahead.pending is not None
-    engine.lookahead.max_num_seqs = 2  # with a seat, the next step would not be this
+    engine.lookahead.max_num_seqs = 2  # with a free seat, the next step would be another
     engine.step()
     assert engine.lookahead.pending is None
     results = run(engine)
@@ -133,7 +135,7 @@ def test_who_waits_without_a_seat_does_not_hinder_looking_ahead(loaded):
 @pytest.mark.parametrize("drawing", [dict(temperature=0), dict(temperature=0.9, seed=3),
                                      dict(temperature=1.0, top_p=0.8, top_k=50, seed=4)], ids=str)
 def test_looking_ahead_changes_nothing(loaded, drawing):
-    """Requests that come, end early and are aborted make guesses wrong; the tokens must not notice."""
+    """Make guesses wrong by requests that arrive, end early and are aborted; the tokens must not change."""
     prompts = random_prompts(12, seed=4)
     free = undisturbed(loaded, prompts, SamplingParams(max_tokens=14, ignore_eos=True, **drawing))
     engine, results, num_ahead = make_engine(loaded, num_blocks=60), {}, 0
@@ -264,7 +266,7 @@ def test_a_long_prompt_is_computed_in_chunks(loaded):
     assert engine.num_steps == -(-len(prompt) // 40) + GREEDY.max_tokens - 1
 
 
-# ---- what is refused
+# ---- rejected requests
 
 
 @pytest.mark.parametrize("prompt, complaint", [
@@ -294,7 +296,7 @@ def test_what_outgrows_the_pool_ends_with_its_text_and_the_reason(loaded):
     params = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True)
     engine.add_request(list(range(20)), params, "r")
     output = run(engine)["r"]
-    # 4 blocks hold 32 tokens: 20 of the prompt and 12 of the output; the 13th came of the last of them
+    # 4 blocks hold 32 tokens: 20 of the prompt and 12 of the output; the 13th was sampled after the last of them
     assert output.finish_reason == "kv_cache_full" and output.error is None and len(output.token_ids) == 13
     whole = make_llm(loaded).generate([list(range(20))], params)[0]
     assert output.token_ids == whole.token_ids[:13] and output.text and whole.text.startswith(output.text)
@@ -398,7 +400,7 @@ def test_a_step_that_fails_ends_its_requests_and_nobody_elses(loaded, monkeypatc
 @pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 40, "max_num_chunk_tokens": 8},
                                       {"enable_lookahead": False}, {"enable_prefix_caching": False}], ids=str)
 def test_a_request_that_computes_nan_fails_and_leaves_none_behind(shallow, settings, params):
-    """Its blocks go to others, half filled: what is left in the other half must not be NaN."""
+    """Reuse its half-filled blocks for other requests: their unused slots must not hold NaN."""
     loaded = load(shallow("llama3"))
     prompts = random_prompts(6, seed=11)
     alone = undisturbed(loaded, prompts, params)
@@ -423,7 +425,7 @@ def test_a_request_that_computes_nan_fails_and_leaves_none_behind(shallow, setti
 
 @pytest.mark.parametrize("how", ["goes on", "is aborted"])
 def test_a_request_that_computes_nan_leaves_none_for_those_who_share_its_beginning(shallow, how):
-    """Within one chunk NaN reaches what comes before it, too; nobody must find that."""
+    """Check that no request finds its blocks: within one chunk NaN also reaches the tokens before it."""
     loaded = load(shallow("llama3"))
     beginning = list(range(32))
     prompts = [[*beginning, 40 + i, 41 + i] for i in range(6)]
@@ -460,7 +462,7 @@ def test_a_beam_search_over_nan_says_so_and_leaves_none(shallow):
 
 @pytest.mark.parametrize("how", ["stops", "is aborted", "is preempted"])
 def test_a_look_ahead_that_was_wrong_leaves_no_nan(shallow, how):
-    """The step after a token was begun, and the token is the last one; what was written for it must not stay."""
+    """Let a token be the last one after the next step was begun: what that step wrote must not stay."""
     loaded = load(shallow("llama3"))
     prompt, other = random_prompts(2, seed=14)
     params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -485,14 +487,16 @@ def test_a_look_ahead_that_was_wrong_leaves_no_nan(shallow, how):
 
 
 def has_nan_in_reach(engine):
-    """Whether some is where it can do harm. A GPU's kernels use no number that no token of a context has: there what
-    comes after says it, and that the blocks are free."""
+    """Check whether NaN is where it can do harm.
+
+    A GPU's kernels read only the slots of a context's tokens. There, the rest of the test and the free blocks show it.
+    """
     pools = engine.runner.cache
     return not isinstance(pools, PoolsThatStay) and any(mx.isnan(pool).any() for pool in pools.pools)
 
 
 class BrokenEmbedding(nn.Embedding):
-    """What one token means is not a number."""
+    """An embedding that is NaN for one token."""
 
     def __init__(self, whole, broken):
         super().__init__(*whole.weight.shape)
@@ -504,7 +508,8 @@ class BrokenEmbedding(nn.Embedding):
 
 @pytest.mark.parametrize("poison_at", [0, 3])
 def test_a_poisoned_request_fails_alone(loaded, monkeypatch, poison_at):
-    """The others of its batch are computed apart, and give what they give alone; so does one that shares its prefix."""
+    """Compute the others of its batch separately; they, and a request that shares its prefix, give what each gives
+    alone."""
     engine = make_engine(loaded, enable_lookahead=False)  # else some steps do not go through `step`
     prompts = [*random_prompts(4, seed=10), [7] * 30, [7] * 29 + [8]]
     ids = [engine.add_request(prompt, GREEDY) for prompt in prompts]
@@ -559,7 +564,7 @@ def test_parameters_that_leave_no_first_token_are_refused_at_once(loaded, params
 
 
 def test_when_one_sample_fails_tokens_text_and_logprobs_of_the_others_agree(loaded, monkeypatch):
-    """The others got a token in the same step, and it counts in all three or in none."""
+    """Check the token that the others got in the same step: it counts in all three or in none."""
     params = SamplingParams(max_tokens=9, temperature=1.0, seed=5, n=3, ignore_eos=True, logprobs=1)
     alone = make_llm(loaded).generate("hello", params)[0]
     engine = make_engine(loaded)
@@ -667,7 +672,7 @@ def test_after_ctrl_c_the_requests_may_go_on(loaded, monkeypatch):
 
 @pytest.mark.parametrize("how", ["others come", "beams come", "a neighbour goes on"])
 def test_a_look_ahead_that_computes_nan_leaves_none_behind(shallow, how):
-    """A request stops at a token whose embedding is broken; the step begun after it has computed with that token."""
+    """Stop a request at a token whose embedding is broken: the step begun after it has computed with that token."""
     loaded = load(shallow("llama3"))
     free = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
     prompts = random_prompts(8, seed=14)
@@ -708,7 +713,7 @@ def test_a_look_ahead_that_the_device_refuses_harms_nobody_and_is_counted(loaded
 
 
 def test_a_bug_in_a_look_ahead_is_not_hidden(loaded, monkeypatch):
-    """It would show only as slowness."""
+    """Raise it: otherwise it would show only as slowness."""
     engine = make_engine(loaded)
     monkeypatch.setattr(engine.runner, "step_ahead", lambda *_: 1 / 0)
     engine.add_request("hello", GREEDY, "r")
@@ -716,7 +721,7 @@ def test_a_bug_in_a_look_ahead_is_not_hidden(loaded, monkeypatch):
 
 
 def test_two_samples_beside_a_chunk_that_is_not_the_last(loaded):
-    """Two tokens for two requests, but not one for each."""
+    """Plan two tokens for two requests, but not one for each."""
     llm = make_llm(loaded, max_num_seqs=8, max_num_batched_tokens=32)
     prompts = [list(range(10, 18)), list(range(20, 100))]
     outputs = llm.generate(prompts, [dataclasses.replace(GREEDY, n=2), GREEDY])
@@ -741,7 +746,7 @@ def test_generate_lets_others_go_on_and_keeps_their_outputs(loaded):
     llm.engine.step()
     assert [output.token_ids for output in llm.generate(prompts[2:], GREEDY)] == alone[2:]
     with pytest.raises(ValueError, match="is in use"):
-        llm.engine.add_request("hello", GREEDY, short)  # its output has not been seen yet
+        llm.engine.add_request("hello", GREEDY, short)  # its output has not been fetched yet
     assert llm.engine.has_unfinished_requests()
     first = {output.request_id: output for output in llm.engine.step()}
     assert first[short].finished and first[short].token_ids == alone[0]
@@ -812,7 +817,8 @@ def test_a_progress_bar_changes_nothing(loaded, capsys):
 
 
 def test_the_progress_bar_counts_every_sample_when_it_finishes(loaded, monkeypatch):
-    """3 prompts with n = 4 are 12, a refused one too; and a sample moves the bar in the step in which it ends."""
+    """Count 12 outputs for 3 prompts with n = 4, a rejected prompt included; each sample moves the bar in the step in
+    which it ends."""
     import contextlib
     told = []
 
@@ -895,7 +901,10 @@ def test_the_package_exports_the_engine_without_importing_it():
 
 @pytest.mark.parametrize("lookahead", [False, True])
 def test_an_engine_nobody_holds_gives_its_memory_back_at_once(loaded, lookahead):
-    """Its K/V arrays are most of a process: they must not wait for the garbage collector, which counts objects."""
+    """Free the K/V arrays, most of a process's memory, at once.
+
+    The garbage collector would come late: it counts only objects.
+    """
     engine = make_engine(loaded, enable_lookahead=lookahead)
     engine.add_request("hello", SamplingParams(max_tokens=4, temperature=0))
     run(engine)

@@ -1,4 +1,4 @@
-"""What a configuration refuses when it is made, by the name of the field that was set."""
+"""What a configuration rejects when it is created, by the name of the field."""
 
 import pytest
 

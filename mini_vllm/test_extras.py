@@ -1,4 +1,4 @@
-"""The lines that install optional packages: one per extra, the same in every message, in README and in docs."""
+"""The commands that install optional packages: one per extra, the same in every message, in README and in docs."""
 
 import re
 import sys

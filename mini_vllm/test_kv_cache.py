@@ -17,7 +17,7 @@ def prompt(num_tokens, start=0):
 
 
 def admit(manager, request, num_new_tokens=None):
-    """What a scheduler does with a waiting request: look up, allocate, advance."""
+    """Do what a scheduler does with a waiting request: look up, allocate, advance."""
     hits, num_cached = manager.get_computed_blocks(request)
     num_new_tokens = num_new_tokens or request.num_tokens - num_cached
     blocks = manager.allocate_slots(request, num_new_tokens, hits)
@@ -29,7 +29,7 @@ def admit(manager, request, num_new_tokens=None):
 
 
 def decode(manager, request, token_id):
-    """One more token: it exists already, its slot does not."""
+    """Compute one more token, which the request already has but which has no slot yet."""
     request.append_output_token(token_id)
     blocks = manager.allocate_slots(request, 1)
     if blocks is not None:
@@ -137,7 +137,7 @@ def test_the_walk_stops_at_the_first_miss():
     manager = KVCacheManager(num_blocks=10, block_size=4)
     admit(manager, Request("a", prompt(12)))
     tokens = prompt(13)
-    tokens[5] = 999  # block 1 differs; block 2 has equal tokens, but other ones before them
+    tokens[5] = 999  # block 1 differs; block 2 has equal tokens, but a different prefix
     hits, num_cached = manager.get_computed_blocks(Request("b", tokens))
     assert (ids(hits), num_cached) == ([1], 4)
 
@@ -213,7 +213,8 @@ def test_twins_of_one_content_serve_after_each_other():
 
 
 def test_twins_share_one_chain_of_keys():
-    """Else each lookup would walk all ancestors for every block: quadratic in the length of the prompt."""
+    """Share the keys: otherwise each lookup would walk all ancestors of every block, quadratic in the prompt's
+    length."""
     manager = KVCacheManager(num_blocks=20, block_size=4)
     a, b = Request("a", prompt(12)), Request("b", prompt(12))
     manager.allocate_slots(a, 12)
@@ -257,7 +258,7 @@ def test_with_all_hashes_equal_hits_are_still_right(monkeypatch):
     assert ids(hits) == manager.get_block_ids("b")[:2]
 
 
-# ---- too little room
+# ---- not enough room
 
 
 def test_what_does_not_fit_returns_none_and_changes_nothing():
@@ -323,7 +324,7 @@ def test_hits_come_with_the_first_call_only():
         manager.allocate_slots(b, 1, hits)
 
 
-# ---- giving back
+# ---- freeing
 
 
 def test_free_returns_the_tail_first():
@@ -490,7 +491,7 @@ def test_what_was_written_of_a_block_is_forgotten_when_it_is_given_out_again():
     manager.allocate_slots(a, 6)
     a.num_computed_tokens = 6
     manager.finish_step()
-    manager.allocate_slots(a, 2)  # block 2 has two tokens, and is to be filled
+    manager.allocate_slots(a, 2)  # block 2 has two tokens, and is about to be filled
     manager.block_pool.evict_blocks([2])
     manager.free(a)  # preempted while the step is planned
     assert ids(manager.allocate_slots(b, 8)) == [3, 2]
@@ -504,7 +505,7 @@ def test_a_private_block_that_the_index_names_is_copied_before_other_tokens_go_i
     manager.finish_step()
     child = Request("c", [*prompt(5), 70, 71])
     manager.fork(parent, child)
-    child.num_computed_tokens = 5  # it goes on from inside what the parent has
+    child.num_computed_tokens = 5  # it continues from inside what the parent has
     manager.free(parent)
     assert ids(manager.allocate_slots(child, 2)) == [3]
     assert [(s.block_id, d.block_id) for s, d in manager.block_pool.pending_copies] == [(2, 3)]
@@ -527,8 +528,8 @@ def test_check_integrity_sees_a_reference_nobody_owns():
 class ManagerMachine(RuleBasedStateMachine):
     """Every slot of a model memory stores the whole prefix that was written there.
 
-    Several requests are planned, then the step runs: it makes the pending copies, then writes, then every table must
-    read back its own request's tokens, and the index must name exactly what is there.
+    Several requests are planned, then the step runs: it makes the pending copies, then writes. Afterwards every table
+    must read back its own request's tokens, and the index must name exactly what is there.
     """
 
     requests_made = 0
@@ -578,7 +579,7 @@ class ManagerMachine(RuleBasedStateMachine):
         self.running.append(request)
 
     def check_hits(self, request, num_cached):
-        """Whole blocks only, without a tree; with one see below."""
+        """Check that hits are whole blocks, as they are without a tree; the subclass below has one."""
         assert num_cached % self.manager.block_size == 0
 
     @precondition(lambda self: self.idle())
@@ -647,7 +648,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
 
 class TreeManagerMachine(ManagerMachine):
-    """The same with a prefix tree, which must find the longest prefix there is, token by token."""
+    """The same test with a prefix tree, which must find the longest cached prefix, token by token."""
 
     tree_class = PrefixTree
 

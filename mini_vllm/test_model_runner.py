@@ -62,7 +62,7 @@ def test_a_class_is_made_once_an_engine_and_a_function_is_called_as_it_is(folder
 
 
 class Recorder:
-    """Attends plainly, and keeps what it was called with."""
+    """Attends plainly, and records its arguments."""
 
     def __init__(self):
         self.calls = []

@@ -1,4 +1,4 @@
-"""The prefix tree against one that compares with every child; and how much work a lookup is, counted, not timed."""
+"""The prefix tree against one that compares with every child; and the work per lookup, counted, not timed."""
 
 import itertools
 import random
@@ -25,7 +25,7 @@ def num_shared(tokens, others):
 
 
 class NaiveTree(PrefixTree):
-    """Looks at all blocks that were ever inserted, oldest first, and believes nothing but their keys."""
+    """Looks at all blocks that were ever inserted, oldest first, and relies only on their keys."""
 
     def __init__(self, block_pool, block_size):
         super().__init__(block_pool, block_size)
@@ -50,7 +50,7 @@ class NaiveTree(PrefixTree):
 
 
 class TreesInLockstep(RuleBasedStateMachine):
-    """Two managers, one with each tree, live through the same: they must name the same blocks at every moment."""
+    """Two managers, one per tree, that run the same operations: they must name the same blocks at every moment."""
 
     @initialize(num_blocks=st.integers(4, 40), block_size=st.integers(1, 6), are_hashes_equal=st.booleans())
     def start(self, num_blocks, block_size, are_hashes_equal):
@@ -67,7 +67,7 @@ class TreesInLockstep(RuleBasedStateMachine):
         return got
 
     def allocate(self, request, num_new_tokens, hits=(), num_cached=0):
-        """Whether there was room."""
+        """Allocate slots in both managers. Return whether there was room."""
         def call(manager):
             blocks = manager.allocate_slots(request, num_new_tokens, [manager.block_pool.blocks[i] for i in hits],
                                             num_cached)
@@ -130,7 +130,7 @@ test_the_tree_chooses_what_comparing_with_all_children_chooses = TreesInLockstep
 
 
 def check_places(tree):
-    """Every block hangs in one place at most, children are sorted, and no empty list is kept."""
+    """Check that every block has at most one entry, that children are sorted, and that no empty list is kept."""
     hanging = [(place, child) for place, children in tree._children.items() for child in children]
     assert len(hanging) == len(tree._places) <= tree.block_pool.num_blocks
     for place, child in hanging:
@@ -143,7 +143,7 @@ def check_places(tree):
 
 
 class Siblings:
-    """A tree in which all blocks are children of the root, and begin alike; no request holds them."""
+    """A tree in which all blocks are children of the root and begin with the same tokens; no request holds them."""
 
     def __init__(self, num_blocks, block_size):
         self.pool = BlockPool(num_blocks + 1)
@@ -158,7 +158,7 @@ class Siblings:
 @settings(max_examples=examples(30), derandomize=True)
 @given(seed=st.integers(0, 10**6), num_children=st.integers(1, 300), block_size=st.integers(2, 7))
 def test_among_many_children_the_longest_is_found(seed, num_children, block_size):
-    """More children share a beginning here than a lookup looks at."""
+    """Search among more children with a common beginning than a lookup examines."""
     rng = random.Random(seed)
     siblings = Siblings(num_children, block_size)
     alphabet = rng.choice([1, 2, 3, 30])
@@ -187,7 +187,8 @@ def test_among_many_children_the_longest_is_found(seed, num_children, block_size
 
 
 def test_a_block_that_was_taken_for_something_else_is_passed_over():
-    """The pool tells the tree nothing: it looks, finds that the key is another's or none, and takes the next best."""
+    """Skip a stale block: the pool does not tell the tree, so the lookup finds another key or none, and takes the next
+    best."""
     siblings = Siblings(6, 4)
     blocks = [siblings.add([1, 2, 3, token]) for token in range(5)]
     assert siblings.tree.match([1, 2, 3]).partial_block is blocks[0]
@@ -197,14 +198,15 @@ def test_a_block_that_was_taken_for_something_else_is_passed_over():
     siblings.pool.evict_blocks(ids(blocks[1:4]))
     for block, key in zip(blocks[1:4], (BlockHash(None, [1, 2, 9, 9]), BlockHash(BlockHash(None, [5]), [1, 2, 3, 2]),
                                         BlockHash(None, [1, 2, 3, 3], ("a",)))):
-        siblings.pool.cache_full_blocks([block], [key])  # past the tree
+        siblings.pool.cache_full_blocks([block], [key])  # bypasses the tree
     match = siblings.tree.match([1, 2, 3])
     assert match.partial_block is blocks[4] and match.num_tokens == 3
 
 
 def test_of_blocks_that_share_as_much_the_one_written_before_this_step_is_taken():
-    """Else a request that comes in the same step as another would have to compute again what was there."""
-    for token in (0, 9):  # whatever comes first in the order of tokens
+    """Take the older block: otherwise a request that arrives in the same step as another would recompute cached
+    tokens."""
+    for token in (0, 9):  # whatever is first in the order of tokens
         manager = KVCacheManager(num_blocks=99, block_size=4, tree_class=PrefixTree)
         late = Request("late", [*range(4), 5, 5, token, 0])
         manager.allocate_slots(late, 4)  # its first chunk
@@ -230,7 +232,7 @@ def test_of_thousands_that_share_as_much_one_that_can_be_written_on_is_taken():
 
 
 class Counted(int):
-    """A token, or a ticket, that counts how often such are compared, in Python or in C."""
+    """A token or a ticket that counts comparisons, in Python and in C."""
 
     num_comparisons = 0
 
@@ -258,7 +260,7 @@ def counted_tokens(tokens):
     return [Counted(token) for token in tokens]
 
 
-#: A block of 8 tokens, compared a few times over in each of the 12 steps of a bisection among 4,000.
+#: A block of 8 tokens, compared a few times in each of the 12 steps of a bisection among 4,000.
 MAX_COMPARISONS = 1600
 
 
@@ -273,7 +275,7 @@ def test_work_does_not_grow_with_the_prompts_that_begin_alike(num_in_common):
         return counted_tokens([7] * num_in_common + [rng.randrange(10**6) for _ in range(num_tokens - num_in_common)])
 
     def bring_and_take(num_tokens):
-        """The oldest block is given out, filled with a text and left in the tree. What it held is stale meanwhile."""
+        """Give out the oldest block, fill it with a text and leave it in the tree. Its old entry is stale meanwhile."""
         tokens, blocks = draw(num_tokens), siblings.pool.get_new_blocks(1)
         return num_comparisons(lambda: siblings.tree.donate(tokens, blocks))
 
@@ -294,8 +296,10 @@ def test_work_does_not_grow_with_the_prompts_that_begin_alike(num_in_common):
 
 
 def test_stale_children_are_paid_for_once():
-    """The pool forgets, and the tree is not told. A lookup that meets many of them takes them down; all lookups
-    together do no more than a few steps for each."""
+    """Count the work of removing stale children, which the pool does not report.
+
+    A lookup that finds many of them removes them; all lookups together take only a few steps per stale child.
+    """
     rng = random.Random(1)
     num_children = 600
     siblings = Siblings(num_children, 8)
@@ -312,12 +316,12 @@ def test_stale_children_are_paid_for_once():
 
 
 def test_what_the_tree_is_told_of_is_not_left_to_lookups():
-    """Neither what it evicts itself, nor blocks that come back with nothing to find in them, pile up as stale."""
+    """Check that neither blocks that the tree evicts itself nor donated blocks without new content pile up as stale."""
     siblings = Siblings(100, 8)
     for token in range(100):
         siblings.add(counted_tokens([7, token, 0, 0, 0, 0, 0, 0]))
     for _ in range(60):
-        siblings.add(counted_tokens([7, 99]))  # found already in the hundredth, so this tail is not inserted
+        siblings.add(counted_tokens([7, 99]))  # already found in the hundredth block, so this tail is not inserted
     assert len(siblings.tree._places) == 40
     siblings.tree.evict(10)
     assert len(siblings.tree._places) == 30

@@ -1,4 +1,4 @@
-"""Requests, parameters and outputs: what is refused, and what adds up."""
+"""Requests, parameters and outputs: which values are rejected, and which numbers add up."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The queue with aging, against a naive one that computes every effective priority anew; and the bound on waiting."""
+"""The queue with aging, against a naive one that computes every effective priority again; and the bound on waiting."""
 
 import math
 
@@ -68,7 +68,7 @@ def test_who_comes_back_keeps_its_age_and_goes_before_its_equals():
     a, b = queue.get(), queue.get()
     clock.now_s = 5.0
     queue.put(make("d"))
-    queue.requeue(b)  # the later one gives way first
+    queue.requeue(b)  # the later one is preempted first
     queue.requeue(a)
     assert (a.arrival_time, b.arrival_time) == (0.0, 0.0)
     assert drain(queue) == ["a", "b", "c", "d"]
@@ -124,7 +124,7 @@ OPERATIONS = st.lists(st.tuples(st.sampled_from(["put", "put", "get", "requeue",
 @settings(max_examples=examples(100))
 @given(OPERATIONS, st.sampled_from([0.0, 0.125, 0.25, 1.0]))
 def test_it_serves_as_the_naive_queue_does(operations, rate):
-    """Times and rates are exact in binary, so that equal means equal."""
+    """Compare with the naive queue, with times and rates that are exact in binary, so that equal means equal."""
     clock = Clock()
     queue = PriorityQueueWithAging(rate, clock)
     naive: list[Request] = []  # in the order of equals
@@ -155,7 +155,7 @@ def test_it_serves_as_the_naive_queue_does(operations, rate):
 @settings(max_examples=examples(60))
 @given(st.data())
 def test_nobody_is_overtaken_by_who_comes_later_than_the_bound(data):
-    """Under any stream: once ``priority / rate`` seconds have passed, whoever arrives is served after."""
+    """Check any stream: a request that arrives after ``priority / rate`` seconds is served later."""
     rate = data.draw(st.sampled_from([0.125, 0.5, 2.0]))
     clock = Clock()
     queue = PriorityQueueWithAging(rate, clock)
@@ -168,7 +168,7 @@ def test_nobody_is_overtaken_by_who_comes_later_than_the_bound(data):
     num_before = 0
     while True:
         clock.now_s += data.draw(st.sampled_from([0.25, 1.0, 3.0]))
-        for _ in range(data.draw(st.integers(1, 3))):  # they come faster than they are served
+        for _ in range(data.draw(st.integers(1, 3))):  # they arrive faster than they are served
             queue.put(make(f"{clock.now_s} {len(queue)} {num_before}", Priority.HIGH))
             num_allowed += clock.now_s < bound_s
         served = queue.get()

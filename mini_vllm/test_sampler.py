@@ -1,8 +1,8 @@
 """The sampler: each rule once by example, then all of them at random against a reference in plain Python.
 
-A distribution is checked exactly where it can be: what is left after all parameters are scores, and their softmax is
-the probability of each token. That a token with the largest sum of score and noise is drawn, and that the noise has the
-distribution it should have, is checked once, by counting.
+A distribution is checked exactly where possible: applying all parameters leaves scores, and their softmax is the
+probability of each token. Two facts are checked once, by counting: the token with the largest sum of score and noise is
+drawn, and the noise has the right distribution.
 """
 
 import functools
@@ -38,13 +38,13 @@ def make_row(seed=0, prompt=(), output=(), eos=(), bad_words=(), **params):
 
 
 def rows_of(outputs, seeds, **params):
-    """A row for each output and seed, all with the same parameters."""
+    """Return a row for each output and seed, all with the same parameters."""
     same = SamplingParams(**params)
     return [SamplerRow(same, (), output, (), key_of(seed)) for output, seed in zip(outputs, seeds)]
 
 
 def as_rows(logits, rows):
-    """``logits``, a row of numbers for each of ``rows`` or one for all of them."""
+    """Return ``logits`` as an array: a row of numbers for each of ``rows``, or one for all of them."""
     return mx.array(np.broadcast_to(np.array(logits, dtype=np.float32), (len(rows), np.shape(logits)[-1])))
 
 
@@ -53,14 +53,14 @@ def sample(logits, *rows):
 
 
 def probabilities(logits, *rows):
-    """Of every token, for each row: by what is left after all parameters."""
+    """Return the probability of every token, for each row, from the scores that remain after all parameters."""
     scores = np.array(filter_scores(adjust(as_rows(logits, rows), rows), rows), dtype=np.float64)
     widths = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return widths / widths.sum(axis=-1, keepdims=True)
 
 
 def frequencies(weights, num_draws, **params):
-    """How often each token comes, of ``num_draws``, on average."""
+    """Return how often each token is expected among ``num_draws`` draws."""
     with np.errstate(divide="ignore"):
         logits = np.log(np.array(weights, dtype=np.float64))
     return [round(p * num_draws, 4) for p in probabilities(logits, make_row(**params))[0].tolist()]
@@ -70,7 +70,7 @@ def frequencies(weights, num_draws, **params):
 
 
 def check_probabilities(logits, params_of_rows, tolerance=1e-5, **tokens):
-    """All rows in one batch give the reference's probabilities."""
+    """Check that all rows in one batch give the reference's probabilities."""
     rows = [make_row(**params, **tokens) for params in params_of_rows]
     greedy = [index for index, row in enumerate(rows) if row.params.temperature == 0]
     got = probabilities(logits, *rows)
@@ -114,12 +114,12 @@ def test_any_mix_of_parameters_draws_like_the_reference(data):
     tokens = dict(prompt=random.integers(0, vocab_size, 6).tolist(), eos=(0, 5), output=output,
                   bad_words=[(7,), (output[-1], 8), (9, output[-1], 3), (*output, 2)])
     for row_logits, params in zip(logits, params_of_rows):
-        assume(reference(row_logits, make_row(**params, **tokens))[1] > 1e-5)  # nothing that hangs on rounding
+        assume(reference(row_logits, make_row(**params, **tokens))[1] > 1e-5)  # nothing that depends on rounding
     check_probabilities(logits, params_of_rows, **tokens)
 
 
 def test_a_large_vocabulary_draws_like_the_reference():
-    random = np.random.default_rng(6)  # no decision is nearer than 1e-5 to going the other way
+    random = np.random.default_rng(6)  # no decision is closer than 1e-5 to the other outcome
     params_of_rows = [dict(), dict(top_k=20), dict(top_k=1024), dict(top_k=1025), dict(top_k=4095), dict(top_k=4096),
                       dict(top_p=0.9), dict(top_p=0.98), dict(top_k=300, top_p=0.7, temperature=0.8), dict(min_p=0.02),
                       dict(top_k=1500, top_p=0.95, min_p=0.001, repetition_penalty=1.5), dict(temperature=0.0)]
@@ -193,7 +193,7 @@ def test_min_p_of_1_keeps_only_what_is_as_likely_as_the_most_likely():
 
 
 def support(logits, **params):
-    """Tokens that can be drawn at all."""
+    """Return the tokens that can be drawn at all."""
     return np.flatnonzero(np.array(filter_scores(as_rows(logits, [0]), [make_row(**params)]))[0] > -INF).tolist()
 
 
@@ -220,7 +220,7 @@ def test_the_smallest_vocabularies(vocab_size):
 
 
 def test_the_draw_is_the_largest_sum_of_score_and_noise():
-    """The noise again, by numpy in double precision, from the same uniform numbers."""
+    """Compute the noise again in numpy, in double precision, from the same uniform numbers."""
     vocab_size, rows = 500, [make_row(seed, temperature=0.7, top_k=400, output=[0] * seed) for seed in range(40)]
     logits = np.random.default_rng(0).normal(scale=2.0, size=(40, vocab_size)).astype(np.float32)
     expected = []
@@ -240,14 +240,14 @@ def noise_of(num_rows, vocab_size):
 
 def test_the_noise_has_the_gumbel_distribution():
     noise = np.sort(noise_of(64, 5000).ravel())
-    shares = np.exp(-np.exp(-noise))  # uniform, if it has
+    shares = np.exp(-np.exp(-noise))  # uniform, if the noise has the right distribution
     distance = np.abs(shares - (np.arange(len(noise)) + 0.5) / len(noise)).max()
     assert distance < 1.95 / math.sqrt(len(noise)), "Kolmogorov and Smirnov would find this once in 1000 times"
     assert np.isfinite(noise).all()
 
 
 def test_noise_is_finite_and_fine_where_it_is_largest(monkeypatch):
-    """The largest noise comes of the smallest numbers: none is infinite, and they are not rounded away."""
+    """Check the largest noise, which comes from the smallest numbers: none is infinite, and none is rounded away."""
     smallest = np.array([0.0, 2.0**-32, 2.0**-31, 3 * 2.0**-32, 1e-5, 0.3, 1 - 2.0**-24], dtype=np.float32)
     monkeypatch.setattr(mx.random, "uniform", lambda shape, key: mx.array(smallest))
     noise = np.array(gumbel_noise(mx.zeros((1, 2), mx.uint32), len(smallest)), dtype=np.float64)[0]
@@ -262,7 +262,7 @@ def chi_square(counts, expected):
 @pytest.mark.parametrize("params", [dict(), dict(temperature=0.6), dict(top_p=0.8), dict(top_k=7), dict(min_p=0.1),
                                     dict(top_k=9, top_p=0.9, min_p=0.02, temperature=1.3)], ids=str)
 def test_tokens_come_as_often_as_numpy_says(params):
-    """Chi-square exceeds the bound once in ten million times. None comes that was dropped."""
+    """Compare counts by chi-square, which exceeds the bound once in ten million times. Filtered tokens never appear."""
     num_draws, vocab_size = 6_000, 12
     logits = np.random.default_rng(3).normal(scale=1.5, size=vocab_size).astype(np.float32)
     share = np.array(reference(logits, make_row(**params))[0])
@@ -274,7 +274,7 @@ def test_tokens_come_as_often_as_numpy_says(params):
 
 
 def test_draws_of_one_seed_are_independent_of_each_other():
-    """Of one request, position after position: as often as numpy says, and no pair more often than it should."""
+    """Count the draws of one request, position by position: single tokens and pairs occur as often as numpy says."""
     share, num_draws = np.array([0.5, 0.3, 0.2]), 5000
     drawn = sample(np.log(share), *rows_of([[0] * position for position in range(num_draws)], [7] * num_draws))
     pairs = np.zeros((3, 3))
@@ -291,7 +291,7 @@ def test_samples_of_one_seed_are_independent_of_each_other():
 
 
 def test_rounding_of_the_logits_changes_next_to_no_draw():
-    """Inverse CDF changes dozens of these: each of 4096 edges moves."""
+    """Add noise of rounding size. Inverse-CDF sampling would change dozens of these draws: each of 4096 edges moves."""
     random = np.random.default_rng(4)
     logits = random.normal(scale=2.0, size=(1500, 4096)).astype(np.float32)
     rounded = logits + random.normal(scale=2e-6, size=logits.shape).astype(np.float32)
@@ -459,7 +459,7 @@ def test_half_precision_is_sampled_in_single_precision(dtype):
     assert len(set(got.token_ids)) > 90
 
 
-# ---- the same seed, whatever the company
+# ---- the same seed, whatever else is in the batch
 
 
 COMPANY = [dict(), dict(temperature=0.0), dict(top_k=3), dict(top_k=2000), dict(top_p=0.8), dict(min_p=0.1),
@@ -623,11 +623,11 @@ def test_only_rows_that_ask_get_logprobs():
     assert math.isclose(logprobs[3].logprob, log_softmax([5.0, 0.0])[0], rel_tol=1e-4)
 
 
-# ---- what is prepared once
+# ---- computed once
 
 
 class Counted(tuple):
-    """Token ids that count how often somebody goes through all of them."""
+    """Token ids that count how often they are iterated over."""
 
     num_read = 0
 
@@ -656,7 +656,7 @@ def test_bad_words_ban_what_would_complete_one(seed):
         assert set(BadWords([(), *words]).banned_after(output)) == expected, (words, output)
 
 
-# ---- what is refused
+# ---- rejected values
 
 
 FINE = [0.0, 1.0, 2.0]

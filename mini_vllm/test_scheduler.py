@@ -26,7 +26,7 @@ def make(num_blocks=100, seqs=4, budget=16, tree=True, caching=True, watermark=0
 
 
 def request(name, prompt, num_tokens=4, priority=Priority.NORMAL):
-    """``prompt`` is a list of tokens, or a number of tokens that nobody else has."""
+    """Create a request. ``prompt`` is a list of tokens, or a number of tokens that no other request has."""
     if isinstance(prompt, int):
         rng = random.Random(name)
         prompt = [rng.randrange(1000) for _ in range(prompt)]
@@ -34,7 +34,7 @@ def request(name, prompt, num_tokens=4, priority=Priority.NORMAL):
 
 
 def rows(simulation):
-    """The picture without its first and last line, spaces folded."""
+    """Return the picture without its first and last line, with spaces collapsed."""
     return [" ".join(line.split()) for line in str(simulation.timeline).splitlines()[1:-1]]
 
 
@@ -58,7 +58,7 @@ def test_a_prompt_fills_what_the_budget_leaves_while_others_decode():
 
 
 def test_who_decodes_does_not_wait_for_a_prompt():
-    """A long prompt costs the others no more than a step of the whole budget."""
+    """Check that a long prompt delays decoding requests by no more than a step of the whole budget."""
     simulation = make(num_blocks=2000, budget=64)
     simulation.cost = CostModel(0.010, 0.001)
     decoders = [simulation.add(request(f"d{i}", 4, 60)) for i in range(3)]
@@ -152,7 +152,7 @@ def test_admission_asks_for_the_whole_prompt_and_leaves_the_watermark():
     simulation.add(request("b", 32, 2), at_s=0.001)  # 8 blocks; 10 - 2 are free, but 1 is the watermark
     simulation.step()
     assert "b" not in simulation.step().num_scheduled_tokens
-    simulation = make(num_blocks=11, budget=8, watermark=0.1)  # nobody runs, so the watermark of 2 may be taken too
+    simulation = make(num_blocks=11, budget=8, watermark=0.1)  # nothing runs, so the watermark of 2 may be used
     simulation.add(request("b", 44, 1))
     assert simulation.step().num_scheduled_tokens == {"b": 8}
 
@@ -160,7 +160,7 @@ def test_admission_asks_for_the_whole_prompt_and_leaves_the_watermark():
 def test_blocks_promised_to_a_half_computed_prompt_are_not_given_away():
     simulation = make(num_blocks=10, budget=8)
     long, other = simulation.add(request("long", 32, 2)), simulation.add(request("other", 9, 2), at_s=0.001)
-    timeline = simulation.run()  # 8 blocks for the one, 3 for the other
+    timeline = simulation.run()  # 8 blocks for one request, 3 for the other
     assert not any(step.preempted for step in timeline.steps), str(timeline)
     check_outputs(simulation, long, other)
 
@@ -186,7 +186,8 @@ def test_a_cached_prompt_computes_one_token_and_twins_share_in_one_step():
 
 
 def test_two_that_go_apart_inside_one_cached_block_leave_it_as_it_is():
-    """The first keeps the block for its copy only, so the second seems its one owner. The index is another."""
+    """Count the index as an owner: the first request keeps the block only for its copy, so the second seems to own it
+    alone."""
     simulation = make(num_blocks=4, budget=32)
     first = simulation.add(request("first", [0, 1, 2], 1))
     simulation.run()
@@ -225,7 +226,7 @@ def test_a_low_priority_gives_way_to_a_high_one_that_came_later():
 
 
 def seat(scheduler, new, num_computed):
-    """Let a request run that has so many tokens computed."""
+    """Make a request run with ``num_computed`` tokens computed."""
     scheduler.add_request(new)
     scheduler.waiting.remove(new)
     scheduler.kv_cache.allocate_slots(new, num_computed)
@@ -237,7 +238,7 @@ def seat(scheduler, new, num_computed):
 
 @pytest.mark.parametrize("tree", [True, False])
 def test_what_a_victim_was_given_returns_to_the_step_and_is_not_findable(tree):
-    """low is planned first, 12 tokens in the last 3 blocks; then high needs one, and so does third."""
+    """Plan low first, 12 tokens in the last 3 blocks; then high needs a block, and so does third."""
     scheduler = make(num_blocks=6, budget=15, tree=tree).scheduler
     low = seat(scheduler, request("low", 16, priority=Priority.LOW), 4)
     seat(scheduler, request("high", 6, priority=Priority.HIGH), 4)
@@ -251,7 +252,7 @@ def test_what_a_victim_was_given_returns_to_the_step_and_is_not_findable(tree):
 
 
 def test_a_victim_loses_its_place_in_the_step_and_nothing_else():
-    """low is admitted first, so it is planned first; then high needs a block and takes low's."""
+    """Admit low first, so that it is planned first; then high needs a block and takes one of low's."""
     for tree in (True, False):
         simulation = make(num_blocks=6, budget=16, tree=tree)
         low = simulation.add(request("low", 10, 9, Priority.LOW))
@@ -266,7 +267,7 @@ def test_a_victim_loses_its_place_in_the_step_and_nothing_else():
 
 
 def test_a_step_that_preempted_admits_nobody():
-    """When low loses its seat and its blocks, next stands before it in the queue, and would fit."""
+    """Let low lose its seat and its blocks while next, which is before it in the queue, would fit."""
     simulation = make(num_blocks=6, seqs=2, budget=16)
     low = simulation.add(request("low", 10, 9, Priority.LOW))
     high = simulation.add(request("high", 11, 9, Priority.HIGH), at_s=0.001)
@@ -320,7 +321,7 @@ def test_abort_works_in_every_state():
     simulation.step()
     scheduler = simulation.scheduler
     assert scheduler.abort_request("nobody") is None
-    simulation.abort("c")  # waits
+    simulation.abort("c")  # waiting
     simulation.abort("a")  # in the middle of its prompt, or decoding
     assert requests["a"].status is requests["c"].status is RequestStatus.FINISHED_ABORTED
     late = simulation.add(request("late", 10, 9), at_s=0.0)
@@ -349,7 +350,10 @@ def test_settings_that_cannot_be_are_refused(settings_, complaint):
 
 
 class Stream(RuleBasedStateMachine):
-    """Requests come, are computed, outgrow, are aborted and preempted. After each step all must add up."""
+    """Requests arrive, are computed, outgrow the pool, are aborted and preempted.
+
+    All numbers must agree after each step.
+    """
 
     make = staticmethod(make)
 

@@ -16,7 +16,7 @@ def make_checker(**params):
 
 
 def feed(checker, *pieces, token_id=10):
-    """What each piece lets be shown, one token a piece, until the output ends."""
+    """Add one token per piece until the output ends; return the text shown after each piece."""
     shown = []
     for num_output_tokens, piece in enumerate(pieces, start=1):
         shown.append(checker.add(token_id, piece, num_output_tokens))
@@ -195,7 +195,7 @@ def test_shown_is_the_text_before_the_first_match_and_held_is_what_may_still_mat
     for num_output_tokens, piece in enumerate(pieces, start=1):
         num_before, text = len(text), text + piece
         shown += checker.add(10, piece, num_output_tokens)
-        # Every stop string that is complete by this token, and was not before it, from the whole text.
+        # Every stop string, in the whole text, that this token completes.
         matches = [(start, -len(s), s) for s in stop for start in range(len(text))
                    if text.startswith(s, start) and start + len(s) > num_before]
         if matches and num_output_tokens >= min_tokens:

@@ -1,4 +1,4 @@
-"""The streams of a command: stand-ins in an ASCII terminal, and a reader that goes."""
+"""The streams of a command: substitutes on an ASCII terminal, and a reader that closes the pipe."""
 
 import io
 import os
@@ -11,7 +11,7 @@ from mini_vllm.terminal import ERRORS, READER_GONE, STAND_INS, ReaderGone, run_c
 
 
 def written(text, encoding="ascii"):
-    """The bytes that a terminal of this encoding gets."""
+    """Return the bytes that a terminal of this encoding receives."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors=ERRORS)
     stream.write(text)
     stream.flush()
@@ -53,7 +53,7 @@ def test_streams_that_are_not_files_are_left_alone_and_come_back(monkeypatch):
 
 
 class GonePipe(io.StringIO):
-    """Whoever read it has gone."""
+    """A pipe whose reader has closed it."""
 
     def __init__(self, fails_at):
         super().__init__()
@@ -79,7 +79,7 @@ def test_a_reader_that_goes_ends_the_command(monkeypatch, name, fails_at):
     def command():
         try:
             print("text", file=getattr(sys, name))
-        except (OSError, Exception):  # as many do that are called in between
+        except (OSError, Exception):  # as many functions in between do
             return 0
         return 0
 
@@ -141,7 +141,7 @@ def test_the_demo_is_readable_in_an_ascii_terminal():
     assert run.returncode == 0 and b"free queue 4 -> 5 -> 6" in run.stdout and b"?" not in run.stdout, run.stderr
 
 
-#: What ``mini-vllm doctor`` does, but by a clock that leaves no time to measure anything.
+#: Does what ``mini-vllm doctor`` does, with a clock that leaves no time to measure anything.
 DOCTOR = ("import itertools, sys, time; time.perf_counter = itertools.count().__next__\n"
           "from mini_vllm.cli import main; sys.exit(main(['doctor']))")
 

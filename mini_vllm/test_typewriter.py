@@ -1,4 +1,4 @@
-"""Texts that grow are broken between words at a terminal, and left alone elsewhere."""
+"""Growing texts are broken between words on a terminal, and left unchanged elsewhere."""
 
 import io
 

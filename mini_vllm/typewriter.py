@@ -1,4 +1,4 @@
-"""A text that grows, on a screen that has an edge: lines are broken between words."""
+"""Printing a growing text on a screen of limited width: lines are broken between words."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ class Writer(Protocol):
     def write(self, text: str) -> None: ...
 
     def end(self) -> None:
-        """What was held back, and a new line."""
+        """Write what was held back, and a new line."""
 
 
 class Typewriter:
-    """Writes what is new of a text. A word waits until it is whole, so that it goes to the next line as a whole."""
+    """Writes what is new of a text.
+
+    A word is held back until it is complete, so that it can move to the next line as a whole.
+    """
 
     def __init__(self, put: Callable[[str], object], width: int, indent: int = 0) -> None:
         self._put, self._width, self._indent = put, width, indent
         self._column = 0
-        #: What is not written yet: the space after the last word, and the word that grows.
+        #: What is not written yet: the space after the last word, and the unfinished word.
         self._space = self._word = ""
 
     def write(self, text: str) -> None:
@@ -38,7 +41,7 @@ class Typewriter:
         self._column = 0
 
     def _take(self, part: str) -> None:
-        """A word, or the space between two: that is left out where a line ends."""
+        """Take a word, or the space between two words. A space is dropped where a line ends."""
         if part.isspace():
             self._space = part
         elif part:
@@ -55,7 +58,7 @@ class Typewriter:
 
 
 class Plain:
-    """Writes a text as it comes, for a pipe or a file."""
+    """Writes a text unchanged, for a pipe or a file."""
 
     def __init__(self, put: Callable[[str], object]) -> None:
         self._put = put
@@ -68,7 +71,7 @@ class Plain:
 
 
 def writer_for(stream: TextIO) -> Writer:
-    """On a terminal lines are broken between words; elsewhere nothing is changed."""
+    """Return a writer for ``stream``: on a terminal it breaks lines between words; elsewhere it changes nothing."""
     if not stream.isatty():
         return Plain(stream.write)
     return Typewriter(stream.write, shutil.get_terminal_size().columns)

@@ -1,18 +1,18 @@
-"""``mini-vllm bench``, and what it measures with. What is compared is measured side by side in one run.
+"""``mini-vllm bench``, and its tools. What is compared is measured side by side in one run.
 
     mini-vllm bench throughput    one request at a time, our batching, mlx-lm's BatchGenerator
     mini-vllm bench serve         our server and mlx-lm's, under the same requests over HTTP   (``serving/``)
     mini-vllm bench gpu           decode steps and workloads on a GPU                          (``gpu/``)
     course bench                  an operation of the block pool                               (``allocator``)
 
-Measurements that serve the project and not its users are in ``tools/measure``.
+Measurements that are for the project and not for its users are in ``tools/measure``.
 """
 
 from __future__ import annotations
 
 
 def __getattr__(name: str) -> object:
-    """``BenchmarkResult`` and ``run_comparison_benchmark``, imported when asked for: the second loads MLX."""
+    """Import ``BenchmarkResult`` and ``run_comparison_benchmark`` when first used: the second loads MLX."""
     if name == "BenchmarkResult":
         from mini_vllm.benchmark.results import BenchmarkResult
         return BenchmarkResult

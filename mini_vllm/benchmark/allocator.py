@@ -1,4 +1,4 @@
-"""What an operation of the block pool costs in a small and in a large pool."""
+"""The cost of an operation of the block pool in a small and in a large pool."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from collections.abc import Callable
 from mini_vllm.block_pool import BlockPool, KVCacheBlock
 
 ALLOCATOR_POOL_SIZES = (1_000, 1_000_000)
-#: Operations in a timed round: the same for every pool, so that only the size of the pool differs.
+#: Operations per timed round: the same for every pool, so that only the size of the pool differs.
 OPERATIONS_PER_ROUND = 250
 NUM_ROUNDS = 60
 
 
 class AllocatorBench:
-    """One pool in which every block has been used, cached and freed. Each round works in other places of it.
+    """One pool in which every block has been used, cached and freed. Each round uses other blocks.
 
-    A round first reads the blocks it will work on, and their neighbours, so that the clock sees the steps an operation
-    takes. With ``cold`` it does not: a random block among 10⁶ is then also a cache miss or three, as in any structure
-    of that size. ``look`` is the control: it only reads a field.
+    A round first reads the blocks it will use, and their neighbours, so that the clock measures the steps of an
+    operation. With ``cold`` it does not: a random block among 10⁶ then also causes a few cache misses, as in any
+    structure of that size. ``look`` is the control: it only reads a field.
     """
 
     def __init__(self, num_blocks: int, rng: random.Random, cold: bool,
@@ -53,7 +53,7 @@ class AllocatorBench:
         return time.perf_counter() - start
 
     def hit(self) -> float:
-        """Find a block by its hash and pull it out of the queue, as a prefix hit does."""
+        """Find a block by its hash and remove it from the queue, as a prefix hit does."""
         pool = self.pool
         found: list[KVCacheBlock] = []
         hashes = [block.block_hash for block in self._anywhere()]
@@ -101,7 +101,7 @@ class AllocatorBench:
 
 def run_allocator(cold: bool = False, rounds: int = NUM_ROUNDS, pool_class: type[BlockPool] = BlockPool,
                   sizes: tuple[int, int] = ALLOCATOR_POOL_SIZES) -> dict[str, tuple[float, float]]:
-    """Seconds a round in the small and in the large pool, median of interleaved rounds."""
+    """Measure seconds per round in the small and in the large pool, as the median of interleaved rounds."""
     rng = random.Random(0)
     benches = [AllocatorBench(num_blocks, rng, cold, pool_class) for num_blocks in sizes]
     results: dict[str, tuple[float, float]] = {}

@@ -14,12 +14,12 @@ from mini_vllm.benchmark.throughput import serve
 from mini_vllm.benchmark.workloads import Workload
 from mini_vllm.models.loader import LoadedModel
 
-#: So many rounds are served where nobody says how many, if the first takes less than this.
+#: The default number of rounds, if the first takes less than this time.
 CHEAP_ROUNDS, CHEAP_ROUND_S = 3, 20.0
 
 
 class Comparison:
-    """Serves a workload; holds what every arm took in every round."""
+    """Serves a workload, and holds the results of every arm in every round."""
 
     def __init__(self, loaded: LoadedModel, workload: Workload, arms: Iterable[str] = ARMS, drawing: Drawing = GREEDY,
                  watch: NoiseWatch | None = None) -> None:
@@ -31,9 +31,9 @@ class Comparison:
                              "no arm is given")
         self._peer = load_peer(loaded)[0] if PEER in self.arms else None
         self._watch = NoiseWatch() if watch is None else watch
-        #: A dict a round, by arm.
+        #: One dict per round, by arm.
         self._taken: list[dict[str, BenchmarkResult]] = []
-        #: Of the first arm of the first round: the others are compared with them.
+        #: The tokens of the first arm in the first round: the others are compared with them.
         self._token_ids: list[list[int]] | None = None
 
     def serve_round(self, on_token: OnToken) -> None:
@@ -55,7 +55,7 @@ class Comparison:
         assert self._peer is not None
         return serve_by_peer(self._peer, self.loaded, self.workload, on_token, self.drawing)
 
-    # ---- what came of it
+    # ---- the results
 
     @property
     def num_rounds(self) -> int:
@@ -66,15 +66,15 @@ class Comparison:
         return sum(result.seconds for result in self._taken[0].values())
 
     def num_rounds_worth(self) -> int:
-        """How many rounds there should be, once the first has been served: several where that costs little."""
+        """Return how many rounds there should be, once the first has been served: several if that costs little."""
         return CHEAP_ROUNDS if self.first_round_s < CHEAP_ROUND_S else 1
 
     def results(self) -> list[BenchmarkResult]:
-        """Of each arm the median of all rounds."""
+        """Return the median of all rounds for each arm."""
         return [median_of([of_round[arm] for of_round in self._taken]) for arm in self.arms]
 
     def speed_ups(self) -> dict[str, float]:
-        """For every other arm, how many times as fast our batching was: the median of ratios taken within a round."""
+        """Return for every other arm how many times as fast our batching was: the median of ratios within a round."""
         if BATCHED not in self.arms:
             return {}
         return {arm: statistics.median(of_round[arm].seconds / of_round[BATCHED].seconds for of_round in self._taken)
@@ -87,7 +87,10 @@ class Comparison:
 def run_comparison_benchmark(loaded: LoadedModel, workload: Workload, arms: Iterable[str] = ARMS, rounds: int = 1,
                              on_token: OnToken = lambda num_finished, num_tokens: None,
                              drawing: Drawing = GREEDY) -> tuple[list[BenchmarkResult], dict[str, float]]:
-    """``Comparison`` in one call: serve a workload ``rounds`` times by each arm; its results and its speed-ups."""
+    """Run a ``Comparison`` in one call: serve a workload ``rounds`` times by each arm.
+
+    Return its results and speed-ups.
+    """
     if rounds < 1:
         raise ValueError(f"rounds is {rounds}, must be at least 1")
     comparison = Comparison(loaded, workload, arms, drawing)

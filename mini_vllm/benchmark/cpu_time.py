@@ -1,4 +1,4 @@
-"""How much CPU time this machine has used so far, and how much of that was this process: what is left were others."""
+"""The CPU time that this machine has used so far, and the parts of this process and of other programs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Of a line of /proc/stat, after its name: user, nice, system, irq, softirq, and what another virtual machine took.
+#: Fields of a line of /proc/stat, after its name: user, nice, system, irq, softirq, and what another virtual machine
+#: took.
 STOLEN_FIELD = 7
 BUSY_FIELDS = (0, 1, 2, 5, 6, STOLEN_FIELD)
 STAT = Path("/proc/stat")
-#: Where a container's share of the machine is written down: cgroup 2, and cgroup 1 in two files.
+#: The files that contain a container's share of the machine: cgroup 2, and cgroup 1 in two files.
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 CFS_QUOTA, CFS_PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
@@ -22,13 +23,13 @@ class CpuReading:
     """The clocks at one moment."""
 
     at_s: float
-    #: CPU time of this process, and of those that it started and that have ended.
+    #: CPU time of this process, and of its children that have ended.
     own_s: float
-    #: CPU time of everybody, on the cores that this process may use. None: the system does not say.
+    #: CPU time of all processes, on the cores that this process may use. None: the system does not tell.
     all_s: float | None
-    #: Programs that wanted a core, on average over the last minute. Asked only where ``all_s`` is None.
+    #: Programs that wanted a core, on average over the last minute. Read only if ``all_s`` is None.
     load: float | None = None
-    #: Of ``all_s``, the time in which a core was wanted here and the host of this virtual machine ran another one.
+    #: The part of ``all_s`` in which a core was wanted here and the host of this virtual machine ran another one.
     stolen_s: float = 0.0
 
 
@@ -43,8 +44,10 @@ def read_cpu() -> CpuReading:
 
 
 def busy_s(stat: str, cores: Collection[int], ticks_per_s: int, fields: Collection[int] = BUSY_FIELDS) -> float:
-    """Seconds that these cores were busy, by the text of /proc/stat; or were in the states of ``fields``. Raises
-    ValueError if it does not say."""
+    """Return the seconds that these cores were busy, or in the states of ``fields``, by the text of /proc/stat.
+
+    Raise ValueError if it does not tell.
+    """
     lines = [line.split() for line in stat.splitlines()]
     ticks = [[int(tick) for tick in line[1:]] for line in lines if line and line[0] in {f"cpu{core}" for core in cores}]
     if not any(map(any, ticks)):  # some sandboxes show zeros
@@ -53,7 +56,7 @@ def busy_s(stat: str, cores: Collection[int], ticks_per_s: int, fields: Collecti
 
 
 def others_cores(earlier: CpuReading, later: CpuReading) -> float:
-    """How many cores others kept busy between two readings; by the load average it is a guess."""
+    """Return how many cores other programs kept busy between two readings; by the load average it is a guess."""
     seconds = max(later.at_s - earlier.at_s, 1e-9)
     own = (later.own_s - earlier.own_s) / seconds
     if earlier.all_s is not None and later.all_s is not None:
@@ -62,18 +65,19 @@ def others_cores(earlier: CpuReading, later: CpuReading) -> float:
 
 
 def stolen_share(earlier: CpuReading, later: CpuReading) -> float:
-    """The part of all cores' time between two readings that the host gave to others; 0 on a machine of one's own."""
+    """Return the fraction of all cores' time between two readings that the host gave to others; 0 on a physical
+    machine."""
     seconds = max(later.at_s - earlier.at_s, 1e-9) * max(len(my_cores()), 1)
     return max(later.stolen_s - earlier.stolen_s, 0.0) / seconds
 
 
 def my_cores() -> Collection[int]:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
 def quota_cores() -> float | None:
-    """How many cores' time a container may use at most; None without such a limit."""
+    """Return how many cores' time a container may use at most; None without such a limit."""
     try:
         if CPU_MAX.is_file():
             quota, period = CPU_MAX.read_text().split()

@@ -1,4 +1,4 @@
-"""How the tokens of a measurement are chosen: the most likely ones, or drawn, by us and by mlx-lm alike."""
+"""The choice of tokens in a measurement: the most likely ones, or drawn, in the same way by us and by mlx-lm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Greedy if the temperature is 0."""
+    """The sampling of a measurement. Greedy if the temperature is 0."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -30,7 +30,7 @@ class Drawing:
         parser.add_argument("--top-p", type=float, default=1.0)
 
     def __post_init__(self) -> None:
-        self.params(1, 0)  # refuses what cannot be before a model is loaded
+        self.params(1, 0)  # rejects invalid values before a model is loaded
 
     @property
     def is_greedy(self) -> bool:
@@ -41,7 +41,7 @@ class Drawing:
                               ignore_eos=True)
 
     def peer_sampler(self) -> Callable[[mx.array], mx.array]:
-        """The same for mlx-lm. Drawn tokens are others than ours, since mlx-lm has a random generator of its own."""
+        """Return the same sampling for mlx-lm. Its drawn tokens differ from ours: it has its own random generator."""
         from mlx_lm.sample_utils import make_sampler
         return make_sampler(self.temperature, 0.0 if self.top_p == 1 else self.top_p)
 

@@ -1,4 +1,4 @@
-"""Where a measurement was made: a number without that cannot be compared with anything."""
+"""The machine of a measurement: without it, a number cannot be compared with anything."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from pathlib import Path
 from mini_vllm import __version__
 from mini_vllm.benchmark.cpu_time import my_cores
 
-#: Says which commit it is where the tree was copied without its history.
+#: Names the commit if the tree was copied without its history.
 COMMIT = "MINI_VLLM_COMMIT"
 
 
 def provenance() -> dict[str, object]:
-    """What a saved result says of where it comes from: the machine, the versions, and the commit if this is a checkout.
-    """
+    """Return the origin of a saved result: the machine, the versions, and the commit if this is a checkout."""
     from mini_vllm.backend import blas, device_name, mx
     try:
         mlx_lm: str | None = version("mlx-lm")
@@ -29,7 +28,8 @@ def provenance() -> dict[str, object]:
 
 
 def commit() -> str | None:
-    """Of the source tree that runs; with a plus if files differ from it. None where it is no checkout."""
+    """Return the commit of the running source tree, with a plus if files differ from it; None if it is not a
+    checkout."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return os.environ.get(COMMIT) or None
@@ -42,7 +42,10 @@ def commit() -> str | None:
 
 
 def describe_machine() -> list[str]:
-    """Device and system; the BLAS and the versions of what was measured. No date: the same twice looks the same."""
+    """Return device and system, the BLAS and the versions of what was measured.
+
+    There is no date, so equal runs look equal.
+    """
     from mini_vllm.backend import blas, device_name, mx
     mac = platform.mac_ver()[0]
     system = f"macOS {mac}" if mac else f"{platform.system()} {platform.release().partition('-')[0]}"

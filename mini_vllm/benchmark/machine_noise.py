@@ -1,8 +1,8 @@
-"""Whether the machine was quiet while something was measured: a ratio of times from a busy one is worth nothing.
+"""Checks whether the machine was quiet during a measurement: a ratio of times from a busy machine is worthless.
 
-Two things are looked at while each side of a comparison runs: how many cores other programs kept busy, and how long a
-small product, always the same, takes before and after. The first finds other programs. The second also finds what
-nobody is to blame for: a processor that slows down because it is hot, or a host that gives a virtual machine less.
+Two things are measured while each side of a comparison runs: how many cores other programs kept busy, and how long a
+small product, always the same, takes before and after. The first detects other programs. The second also detects other
+causes: a processor that slows down because it is hot, or a host that gives a virtual machine less.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from mini_vllm.benchmark.cpu_time import CpuReading, my_cores, others_cores, quo
 from mini_vllm.benchmark.products import fastest_product_s
 from mini_vllm.terminal import fold
 
-#: The part of all cores that others may keep busy. On two quiet cores it was 0.01 to 0.02, beside one busy program 0.5.
+#: The fraction of all cores that other programs may keep busy. On two quiet cores it was 0.01 to 0.02, next to one busy
+#: program 0.5.
 MAX_OTHERS = 0.1
-#: How many times as long the small product may take at one moment as at another. On two quiet cores of a virtual
-#: machine it was 1.1 to 1.6 times.
+#: The largest ratio of the small product's times. On two quiet cores of a virtual machine it was 1.1 to 1.6.
 MAX_SLOWDOWN = 2.0
-#: CPU time is counted in hundredths of a second, so a shorter stretch says little.
+#: CPU time is counted in hundredths of a second, so a shorter interval says little.
 MIN_STRETCH_S = 0.3
-#: Stands at a ratio that is not to be trusted, and before the sentence that says why.
+#: Marks a ratio that cannot be trusted, and the sentence that says why.
 MARK = "?"
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What disturbed a measurement."""
+    """The disturbances of a measurement."""
 
-    #: Cores that other programs kept busy, of those that are there; in the side of the comparison that had most of it.
+    #: Cores that other programs kept busy, out of all; for the side of the comparison that was disturbed most.
     others_cores: float
     num_cores: float
-    #: Of the small product: its slowest time over its fastest.
+    #: The slowest time of the small product divided by its fastest.
     slowdown: float = 1.0
 
     @property
@@ -47,7 +47,7 @@ class Noise:
         return self.has_others or self.slowdown > MAX_SLOWDOWN
 
     def finding(self) -> str:
-        """What was found, without a full stop; empty if it was quiet."""
+        """Return what was found, without a full stop; empty if the machine was quiet."""
         if self.has_others:
             return f"Other programs kept {self._how_many()} busy meanwhile"
         if self.is_loud:
@@ -55,12 +55,12 @@ class Noise:
         return ""
 
     def warning(self) -> str:
-        """A sentence to stand below the result; empty if it was quiet."""
+        """Return a sentence to print below the result; empty if the machine was quiet."""
         what_to_do = "Close them and run it again" if self.has_others else "Run it again when it is quiet and cool"
         return f"{MARK} {self.finding()}: do not trust these numbers. {what_to_do}." if self.is_loud else ""
 
     def warning_before(self) -> str:
-        """The same before anything is measured."""
+        """Return a sentence to print before anything is measured; empty if the machine is quiet."""
         return (f"Other programs keep {self._how_many()} busy: what is measured now will not be worth much. Close them "
                 "first." if self.has_others else "")
 
@@ -72,22 +72,25 @@ class Noise:
 
 
 class NoiseWatch:
-    """Looks at the machine while each side of a comparison runs, each under its name."""
+    """Watches the machine while each side of a comparison runs, each under its name."""
 
     def __init__(self, read: Callable[[], CpuReading] = read_cpu, time_product: Callable[[], float] = fastest_product_s,
                  num_cores: float | None = None, num_mine: float | None = None) -> None:
-        """``num_mine``: cores that a container may use of ``num_cores``. What others do on the rest does no harm."""
+        """Create a watch.
+
+        ``num_mine`` is the share of ``num_cores`` that a container may use; activity on the rest is harmless.
+        """
         self._read, self.time_product = read, time_product
         self.num_cores = len(my_cores()) if num_cores is None else num_cores
         quota = quota_cores() if num_mine is None else num_mine
         self._num_spare = 0.0 if quota is None else max(self.num_cores - quota, 0.0)
         self._product_s: list[float] = []
-        #: Name → seconds that it ran, and CPU seconds of others meanwhile.
+        #: Name → seconds that it ran, and CPU seconds of other programs meanwhile.
         self._sides: dict[str, tuple[float, float]] = {}
 
     @contextmanager
     def over(self, side: str = "") -> Iterator[None]:
-        """Look at the machine while the block runs; a side may come several times."""
+        """Watch the machine while the block runs; a side may be watched several times."""
         self._product_s.append(self.time_product())
         earlier = self._read()
         yield
@@ -98,14 +101,14 @@ class NoiseWatch:
         self._product_s.append(self.time_product())
 
     def add(self, other: NoiseWatch) -> None:
-        """What another watch has seen counts here as well."""
+        """Add what another watch has measured."""
         self._product_s += other._product_s
         for side, (seconds, of_others_s) in other._sides.items():
             before = self._sides.get(side, (0.0, 0.0))
             self._sides[side] = before[0] + seconds, before[1] + of_others_s
 
     def noise(self) -> Noise:
-        """Of all that has run so far. Sides that ran too briefly count together, if all did."""
+        """Return the noise of all that has run so far. If all sides ran too briefly, they are counted together."""
         sides = list(self._sides.values())
         together = sum(seconds for seconds, _ in sides), sum(of_others_s for _, of_others_s in sides)
         long_sides = [side for side in sides if side[0] >= MIN_STRETCH_S] or [together]
@@ -115,7 +118,7 @@ class NoiseWatch:
 
 
 def look_around(watch: NoiseWatch | None = None, num_products: int = 10) -> Noise:
-    """Of the machine as it is now, over a few small products. They also wake it up."""
+    """Measure the machine as it is now, over a few small products. They also wake it up."""
     watch = watch or NoiseWatch()
     with watch.over():
         for _ in range(num_products):
@@ -125,7 +128,7 @@ def look_around(watch: NoiseWatch | None = None, num_products: int = 10) -> Nois
 
 @contextmanager
 def told_if_loud(stream: TextIO | None = None, make_watch: Callable[[], NoiseWatch] = NoiseWatch) -> Iterator[None]:
-    """Around a benchmark: says before it that the machine is busy, and after it that its ratios cannot be trusted."""
+    """Warn before a benchmark that the machine is busy, and after it that its ratios cannot be trusted."""
     print_if_any(look_around(make_watch()).warning_before(), sys.stderr if stream is None else stream)
     watch = make_watch()
     with watch.over():

@@ -1,4 +1,4 @@
-"""mlx-lm on the same weights: its network, and its BatchGenerator with our eyes on it."""
+"""mlx-lm on the same weights: its network, and its BatchGenerator under our measurement."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PeerResponse(Protocol):
-    """What mlx-lm tells of a request. Of a prompt being read: ``progress``; of a token that came: the others."""
+    """What mlx-lm reports of a request: ``progress`` while a prompt is being read, the other fields for a new token."""
 
     uid: int
     progress: tuple[int, int]
@@ -32,7 +32,7 @@ class PeerResponse(Protocol):
 
 
 class PeerGenerator(Protocol):
-    """What is used here of mlx-lm's BatchGenerator, whose methods carry no types."""
+    """The interface of mlx-lm's BatchGenerator that is used here; its own methods have no types."""
 
     @property
     def prompt_cache_nbytes(self) -> int: ...
@@ -50,7 +50,7 @@ class PeerGenerator(Protocol):
 
 
 def make_generator(model: Callable[..., mx.array], drawing: Drawing, batch_size: int | None = None) -> PeerGenerator:
-    """``batch_size``: requests that decode together; None: as many as it takes by default."""
+    """Create a generator. ``batch_size`` limits the requests that decode together; None: mlx-lm's default."""
     from mlx_lm.generate import BatchGenerator
     options: dict[str, Any] = {} if batch_size is None else {"completion_batch_size": batch_size}
     generator: PeerGenerator = BatchGenerator(cast(nn.Module, model), sampler=drawing.peer_sampler(), **options)
@@ -58,19 +58,19 @@ def make_generator(model: Callable[..., mx.array], drawing: Drawing, batch_size:
 
 
 def has_peer() -> bool:
-    """Whether mlx-lm is installed."""
+    """Check whether mlx-lm is installed."""
     return importlib.util.find_spec("mlx_lm") is not None
 
 
 def without_peer() -> str:
-    """Return the sentence for a run in which mlx-lm cannot take part."""
+    """Return the sentence for a run without mlx-lm."""
     return f"without {PEER}, which is not installed; to compare with it: {install_line('bench')}"
 
 
 def load_peer(loaded: LoadedModel) -> tuple[nn.Module, TokenizerWrapper]:
-    """The same weights in mlx-lm, through a folder in the layout both read; and a tokenizer with no end of text.
+    """Load the same weights in mlx-lm, through a folder in the layout both read; and a tokenizer with no end of text.
 
-    Raises ValueError, which says how to get it, if mlx-lm is not installed.
+    Raise ValueError, which says how to install it, if mlx-lm is missing.
     """
     try:
         from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -87,8 +87,10 @@ def load_peer(loaded: LoadedModel) -> tuple[nn.Module, TokenizerWrapper]:
 
 def serve_by_peer(model: nn.Module, loaded: LoadedModel, workload: Workload, on_token: OnToken,
                   drawing: Drawing = GREEDY, batch_size: int | None = None) -> tuple[BenchmarkResult, list[list[int]]]:
-    """Run a workload through mlx-lm's BatchGenerator, at its defaults unless a ``batch_size`` is given: as
-    ``throughput.serve``."""
+    """Run a workload through mlx-lm's BatchGenerator, like ``throughput.serve``.
+
+    Its settings are the defaults, except for ``batch_size`` if given.
+    """
     config = loaded.config
     token_bytes = PagedKVCache.block_bytes(config.num_layers, config.num_kv_heads, 1, config.head_dim,
                                            loaded.model.model.norm.weight.dtype)

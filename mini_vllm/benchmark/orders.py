@@ -1,5 +1,5 @@
-"""Which way round a product with weights is faster, ``x @ weight.T`` or ``weight @ x.T``: what ``tuning.WEIGHTS_FIRST``
-is made from, and how ``doctor`` sees whether it holds on a machine."""
+"""The faster order of a product with weights, ``x @ weight.T`` or ``weight @ x.T``: the source of
+``tuning.WEIGHTS_FIRST``, and how ``doctor`` checks whether it holds on a machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUM_ROWS = (1, 2, 3, 4, 6, 8, 9, 12, 15, 16, 20, 24, 32, 40, 48, 63, 64, 96, 128
 
 @dataclass(frozen=True)
 class Widths:
-    """How wide the products of a model are."""
+    """The widths of a model's products."""
 
     hidden: int
     #: All of a token's queries; these with its keys and values.
@@ -28,7 +28,7 @@ class Widths:
     vocab: int
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of each part of the model: the width that goes in, and the one that comes out; an MLP has one between."""
+        """Return the input and output width of each part of the model; an MLP has one in between."""
         return {"qkv": (self.hidden, self.all_heads), "out": (self.queries, self.hidden),
                 "mlp": (self.hidden, self.inner, self.hidden), "head": (self.hidden, self.vocab)}
 
@@ -37,13 +37,13 @@ WIDTHS = {"tiny-tales": Widths(256, 256, 512, 704, 4096), "smollm2": Widths(576,
           "qwen3-0.6b": Widths(1024, 2048, 4096, 3072, 151_936)}
 
 
-#: Of each part the field of ``tuning.WeightsFirst``.
+#: The field of ``tuning.WeightsFirst`` for each part.
 _FIELDS = {"qkv": "one", "out": "one", "mlp": "mlp", "head": "head"}
 
 
 @dataclass(frozen=True)
 class Order:
-    """One product, both ways round."""
+    """One product, in both orders."""
 
     model: str
     part: str
@@ -58,7 +58,7 @@ class Order:
 
     @property
     def times_off(self) -> float:
-        """How many times as long what the table says takes as the other way; below 1 if it is right."""
+        """The time of the order in the table divided by that of the other; below 1 if the table is right."""
         ratio = self.tokens_first_ms / self.weights_first_ms
         return ratio if self.table_says == "tokens" else 1 / ratio
 
@@ -75,8 +75,10 @@ HEADER = (f"{'model':<11} {'part':<5} {'widths':<15} {'rows':>4} {'x @ W.T':>9} 
 
 def measure_orders(models: Sequence[str], all_num_rows: Sequence[int], seconds: float,
                    parts: Sequence[str] = ("qkv", "out", "mlp", "head")) -> Iterator[Order]:
-    """Milliseconds of each product, both ways round in turns for ``seconds``: the shortest of each, which whoever
-    interrupts does not change."""
+    """Measure milliseconds of each product, in both orders in turns for ``seconds``.
+
+    The shortest time of each is taken, which interruptions do not change.
+    """
     for model, part in itertools.product(models, parts):
         shape = WIDTHS[model].shapes()[part]
         weights = _weights(shape)
@@ -91,7 +93,7 @@ def measure_orders(models: Sequence[str], all_num_rows: Sequence[int], seconds: 
 
 
 def _weights(shape: tuple[int, ...]) -> list[mx.array]:
-    """Of one product; of an MLP, whose first has gate and up on each other."""
+    """Return the weights of one product; of an MLP, whose first matrix has gate and up stacked."""
     sizes = [(shape[1], shape[0])] if len(shape) == 2 else [(2 * shape[1], shape[0]), (shape[2], shape[1])]
     weights = [mx.random.normal(size, key=mx.random.key(nth)) for nth, size in enumerate(sizes)]
     mx.eval(weights)

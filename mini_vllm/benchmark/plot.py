@@ -1,4 +1,4 @@
-"""The picture of a throughput benchmark: who was how fast, on which machine, and how many times as fast ours was.
+"""The picture of a throughput benchmark: the speed of each arm, the machine, and the speed-up of our engine.
 
 The arms differ in hatching and in marks as well as in colour, so that a grey print can be read.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: What a file of each kind would say of the day on which it was written, and how to leave that out.
+#: The metadata by which each file format records its date, and how to leave it out.
 UNDATED: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
 
 
@@ -39,7 +39,7 @@ LOOKS = dict(zip(ARMS, (Look(PAINTS["null"].light, "", "o"), Look(PAINTS[request
 class Panel(NamedTuple):
     title: str
     height: Callable[[BenchmarkResult], float]
-    #: None: bars of ``height``. Else marks at ``height``, and a line up to this.
+    #: None: bars of ``height``. Else marks at ``height``, and a line up to this value.
     worst: Callable[[BenchmarkResult], float] | None
 
 
@@ -54,7 +54,7 @@ PANELS = (
 
 
 def check_plot(path: Path) -> None:
-    """To be asked before anything is measured. Raises ValueError if no picture can be drawn there."""
+    """Raise ValueError if no picture can be drawn there. Call this before anything is measured."""
     writable_file(path)
     if path.suffix.lower() not in UNDATED:
         raise ValueError(f"{path}: a plot is written as {', '.join(UNDATED)}, not as "
@@ -64,7 +64,7 @@ def check_plot(path: Path) -> None:
 
 def plot_results(results: Sequence[BenchmarkResult], model: str, path: str | Path,
                  speed_ups: SpeedUps | None = None, noise: Mapping[str, Noise] | None = None) -> None:
-    """Raises ValueError, which says how to get it, if matplotlib is not installed."""
+    """Draw the results to a file. Raise ValueError, which says how to install it, if matplotlib is missing."""
     _figure_class()
     import matplotlib
     with matplotlib.rc_context({"svg.hashsalt": "mini_vllm", "hatch.linewidth": 0.7}):
@@ -74,7 +74,7 @@ def plot_results(results: Sequence[BenchmarkResult], model: str, path: str | Pat
 
 def make_figure(results: Sequence[BenchmarkResult], model: str, speed_ups: SpeedUps,
                 noise: Mapping[str, Noise]) -> Figure:
-    """Output tokens a second, first tokens and gaps between tokens, workload by workload."""
+    """Draw output tokens per second, first tokens and gaps between tokens, workload by workload."""
     num_workloads = len({result.workload for result in results})
     figure = _figure_class()(figsize=(max(6.5, 2 + 1.6 * num_workloads), 9.5), layout="constrained")
     figure.suptitle(f"Serving with {model}", x=0.02, ha="left", fontweight="bold")
@@ -88,7 +88,7 @@ def make_figure(results: Sequence[BenchmarkResult], model: str, speed_ups: Speed
 
 
 def _footer(results: Sequence[BenchmarkResult], noise: Mapping[str, Noise]) -> str:
-    """The machine, how often was measured, and what disturbed it."""
+    """Return the machine, the number of measurements, and what disturbed them."""
     counts = sorted({result.num_rounds for result in results}) or [1]
     rounds = " or ".join("one" if count == 1 else str(count) for count in counts)
     what = f"medians of {rounds} rounds, the arms in turns" if counts != [1] else "one round"
@@ -111,7 +111,7 @@ def _workloads(results: Sequence[BenchmarkResult]) -> list[str]:
 
 
 def _draw_panel(axes: Axes, panel: Panel, results: Sequence[BenchmarkResult]) -> None:
-    """Workloads from left to right; the arms side by side in each."""
+    """Draw workloads from left to right, with the arms side by side in each."""
     workloads = _workloads(results)
     arms = [arm for arm in ARMS if any(result.arm == arm for result in results)]
     width = 0.8 / len(arms)
@@ -139,7 +139,7 @@ def _draw_panel(axes: Axes, panel: Panel, results: Sequence[BenchmarkResult]) ->
 
 def _write_ratios(axes: Axes, results: Sequence[BenchmarkResult], speed_ups: SpeedUps,
                   noise: Mapping[str, Noise]) -> None:
-    """Over the bars of each workload: ours against each of the others, marked if the machine was not quiet."""
+    """Write the speed-up of our engine against each other arm over the bars, marked if the machine was not quiet."""
     workloads = _workloads(results)
     for place, workload in enumerate(workloads):
         mark = f" {MARK}" if workload in noise and noise[workload].is_loud else ""
@@ -151,7 +151,7 @@ def _write_ratios(axes: Axes, results: Sequence[BenchmarkResult], speed_ups: Spe
 
 
 def _use_log_scale(axes: Axes) -> None:
-    """With plain numbers at 1, 2, 5, 10, …"""
+    """Use a log scale with plain numbers at 1, 2, 5, 10, …"""
     from matplotlib.ticker import LogLocator
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -1,4 +1,4 @@
-"""What the checks of the block pool cost: the pool beside one of the same shape that checks nothing."""
+"""The cost of the block pool's checks: the pool next to one of the same shape without checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from mini_vllm.block_pool import BlockPool, FreeKVCacheBlockQueue, KVCacheBlock
 
 POOL_SIZE = 1_001
-#: Blocks a call: one more for a decoding request, a small table, a table of 2,000 tokens.
+#: Blocks per call: one more for a decoding request, a small table, a table of 2,000 tokens.
 RUN_LENGTHS = (1, 8, 64)
 #: Blocks that a timed round takes and gives back.
 BLOCKS_PER_ROUND = 2048
@@ -19,7 +19,7 @@ NUM_ROUNDS = 200
 
 
 class UncheckedQueue(FreeKVCacheBlockQueue):
-    """The free queue, trusting."""
+    """The free queue without checks."""
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
         blocks = []
@@ -53,8 +53,7 @@ class UncheckedQueue(FreeKVCacheBlockQueue):
 
 
 class UncheckedPool(BlockPool):
-    """The block pool as it would be if nobody ever made a mistake. It does all that the pool does, and checks nothing.
-    """
+    """The block pool without checks, as if no caller ever made a mistake. Otherwise it does all that the pool does."""
 
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks)
@@ -97,7 +96,7 @@ def allocate_and_free(pool: BlockPool, run_length: int) -> float:
 
 
 def touch_and_free(pool: BlockPool, run_length: int) -> float:
-    """A prefix hit on blocks that nobody uses, and its end."""
+    """Time a prefix hit on unused blocks, and its end."""
     blocks = pool.blocks[100:100 + run_length]
     start = time.perf_counter()
     for _ in range(BLOCKS_PER_ROUND // run_length):
@@ -107,7 +106,8 @@ def touch_and_free(pool: BlockPool, run_length: int) -> float:
 
 
 def run_checks(rounds: int = NUM_ROUNDS) -> dict[tuple[str, int], tuple[float, float, float]]:
-    """(operation, run length) → seconds a block, checked and unchecked, and their ratio; medians of rounds in turn."""
+    """Return (operation, run length) → seconds per block, checked and unchecked, and their ratio; medians of rounds in
+    turn."""
     pools = [BlockPool(POOL_SIZE), UncheckedPool(POOL_SIZE)]
     results: dict[tuple[str, int], tuple[float, float, float]] = {}
     gc.collect()

@@ -1,4 +1,4 @@
-"""How fast MLX multiplies matrices on this machine, and how right: for ``doctor`` and ``benchmark blas``."""
+"""Speed and precision of MLX's matrix products on this machine: for ``doctor`` and ``python tools/measure blas``."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 
 from mini_vllm.backend import mx
 
-#: The product that is measured: x[num_rows, 512] @ W[1536, 512].T, the size of a small model's projections.
+#: The measured product: x[num_rows, 512] @ W[1536, 512].T, the size of a small model's projections.
 WIDTH_IN, WIDTH_OUT = 512, 1536
 
 
 def measure_gflops(num_rows: int, seconds: float = 0.3,
                    multiply: Callable[[mx.array, mx.array], mx.array] = lambda x, weight: x @ weight.T) -> float:
-    """GFLOP/s of one product after another for at least ``seconds``, the cost of starting each included."""
+    """Measure GFLOP/s of one product after another for at least ``seconds``, including the cost of starting each."""
     if num_rows < 1:
         raise ValueError(f"num_rows is {num_rows}, must be at least 1")
     if seconds <= 0:
         raise ValueError(f"seconds is {seconds}, must be above 0")
     x, weight = _operands(num_rows)
-    mx.eval(multiply(x, weight))  # the first product starts threads and takes memory
+    mx.eval(multiply(x, weight))  # the first product starts threads and allocates memory
     num_products = 0
     start = time.perf_counter()
     while (elapsed_s := time.perf_counter() - start) < seconds:
@@ -32,9 +32,9 @@ def measure_gflops(num_rows: int, seconds: float = 0.3,
 
 
 def fastest_product_s(seconds: float = 0.05, num_rows: int = 16) -> float:
-    """The shortest time of one product, of those that fit into ``seconds``, and of at least five.
+    """Return the shortest time of one product, among those that fit into ``seconds``, and at least five.
 
-    Whoever interrupts some of them does not change it; a machine that has become slower does.
+    Interruptions by other programs do not change it; a machine that has become slower does.
     """
     x, weight = _operands(num_rows)
     mx.eval(x @ weight.T)
@@ -47,7 +47,7 @@ def fastest_product_s(seconds: float = 0.05, num_rows: int = 16) -> float:
 
 
 def product_error() -> float:
-    """The largest difference between MLX's product and the same one in float64."""
+    """Return the largest difference between MLX's product and the same one in float64."""
     x, weight = _operands(num_rows=5)
     expected = np.array(x, dtype=np.float64) @ np.array(weight, dtype=np.float64).T
     return float(np.abs(np.array(x @ weight.T) - expected).max())

@@ -1,4 +1,4 @@
-"""What happens to each request while a workload is served, and when: the same eyes for every server."""
+"""The events of each request while a workload is served, and their times, measured alike for every server."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mini_vllm.backend import mx
 from mini_vllm.benchmark.results import BenchmarkResult, percentiles
 from mini_vllm.benchmark.workloads import Item, Workload
 
-#: Called with the number of requests that finished and of tokens that came.
+#: Called with the number of requests that finished and of tokens that were generated.
 OnToken = Callable[[int, int], None]
 
 
 class Watch:
-    """What happens to each request of a run, and when."""
+    """The events of each request of a run, and their times."""
 
     def __init__(self, items: Sequence[Item], on_token: OnToken) -> None:
         self.items = items
@@ -24,12 +24,12 @@ class Watch:
         self.num_tokens = 0
         self._next = 0
         self._on_token = on_token
-        #: Slots for K/V that were held, and those of them with a token in them, summed over the steps.
+        #: K/V slots that were held, and those that contained a token, summed over the steps.
         self.kv_held = self.kv_used = 0.0
         self.start_s = time.perf_counter()
 
     def arrivals(self) -> list[int]:
-        """Requests that arrive now. Items stand in the order of their arrival."""
+        """Return the requests that arrive now. Items are in the order of their arrival."""
         new = []
         while self._next < len(self.items) and self.items[self._next].after_tokens <= self.num_tokens:
             self.arrived_s[self._next] = time.perf_counter()
@@ -42,7 +42,7 @@ class Watch:
         return len(self.items) - self._next
 
     def tokens(self, index: int, token_ids: Sequence[int]) -> None:
-        """Tokens of a request that have just come."""
+        """Record new tokens of a request."""
         now_s = time.perf_counter()
         for token_id in token_ids:
             self.token_ids[index].append(token_id)
@@ -51,7 +51,7 @@ class Watch:
         self._on_token(int(len(self.token_ids[index]) == self.items[index].num_tokens), len(token_ids))
 
     def result(self, workload: Workload, arm: str, num_rows: int, num_asked: int) -> BenchmarkResult:
-        """``num_rows`` token rows were computed, of which requests had asked for ``num_asked``."""
+        """Return the result. ``num_rows`` token rows were computed, of which requests had asked for ``num_asked``."""
         seconds = time.perf_counter() - self.start_s
         first = [times[0] - self.arrived_s[index] for index, times in enumerate(self.token_times_s)]
         between = [later - earlier for times in self.token_times_s for earlier, later in zip(times, times[1:])]
@@ -87,8 +87,11 @@ class CountingModel:
 
 
 def check_all_decode(num_requests: int, num_decoding: Iterable[int]) -> None:
-    """``num_decoding`` requests got a token in each of the timed steps. Raises ValueError if it was not everyone: such
-    a step does less than is said of it, and takes less time."""
+    """Raise ValueError unless every request got a token in each of the timed steps.
+
+    ``num_decoding`` is the number of requests that got one in each step. With fewer, a step does less work than
+    reported, and takes less time.
+    """
     least = min(num_decoding)
     if least < num_requests:
         raise ValueError(f"{num_requests} requests were to decode in every timed step, but in one only {least} got a "

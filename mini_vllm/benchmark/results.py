@@ -13,7 +13,7 @@ PERCENTILES = (50, 90, 99, 100)
 
 @dataclass
 class BenchmarkResult:
-    """What one way of serving did with one workload. Of several rounds: the median of each number."""
+    """The numbers of one way of serving one workload. For several rounds: the median of each number."""
 
     workload: str
     arm: str
@@ -24,18 +24,18 @@ class BenchmarkResult:
     #: Percentile → seconds. The 100th is the worst.
     first_token_s: dict[int, float]
     between_tokens_s: dict[int, float]
-    #: The worst time between two tokens of a request while a later one waited for its first token; 0 if none came.
+    #: The worst time between two tokens of a request while a later one waited for its first token; 0 without such.
     worst_gap_beside_prompt_s: float
-    #: The part of the K/V memory held, on average, that has no token in it.
+    #: The average fraction of the held K/V memory that contains no token.
     kv_waste: float
-    #: The part of all token rows computed that no request asked for.
+    #: The fraction of all computed token rows that no request asked for.
     padding: float
     num_preemptions: int = 0
     #: Tokens computed a second time after a preemption.
     num_recomputed_tokens: int = 0
-    #: Where the time of a run went, in seconds; only of our own arms.
+    #: Where the time of a run went, in seconds; only for our own arms.
     profile_s: dict[str, float] = field(default_factory=dict)
-    #: How many requests put out other tokens than the first arm; None if the arm draws its own.
+    #: How many requests had other tokens than in the first arm; None if the arm draws its own.
     num_different: int | None = 0
     num_rounds: int = 1
 
@@ -53,13 +53,13 @@ class BenchmarkResult:
 
 
 def percentiles(values: Sequence[float]) -> dict[int, float]:
-    """Percentile → the smallest value that this many per cent of all values do not exceed."""
+    """Return percentile → the smallest value that this percentage of all values does not exceed."""
     ordered = sorted(values)
     return {p: ordered[max(-(-p * len(ordered) // 100) - 1, 0)] for p in PERCENTILES}
 
 
 def median_of(results: list[BenchmarkResult]) -> BenchmarkResult:
-    """The median of every number, and the most requests that differed. Counts are the same in each round, or nearly."""
+    """Return the median of every number, and the most requests that differed. Counts hardly vary between rounds."""
     first = asdict(results[0])
     for name, value in first.items():
         values = [asdict(result)[name] for result in results]

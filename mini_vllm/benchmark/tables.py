@@ -1,4 +1,4 @@
-"""What a throughput benchmark prints and saves. Its tables fit into 60 columns."""
+"""The output of a throughput benchmark, printed and saved. Its tables fit into 60 columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SpeedUps = Mapping[str, Mapping[str, float]]
 
 
 def format_table(results: Sequence[BenchmarkResult]) -> str:
-    """The arms of one workload, a line each: how fast, and how soon. Of times the median, and the worst."""
+    """Format speed and latency of the arms of one workload, one line each. Times are the median and the worst."""
     lines = [f"{'':<13} {'tokens/s':>14}  {'first token, s':>14}  {'next token, ms':>14}",
              f"{'':<13} {'output':>7} {'all':>6}  {'median':>7} {'worst':>6}  {'median':>7} {'worst':>6}"]
     for result in results:
@@ -24,7 +24,7 @@ def format_table(results: Sequence[BenchmarkResult]) -> str:
 
 
 def format_memory(results: Sequence[BenchmarkResult]) -> str:
-    """The arms of one workload, a line each: how long it took, and what was held and computed for nobody."""
+    """Format the arms of one workload, one line each: the duration, and the memory and computation that were wasted."""
     lines = [f"{'':<13} {'':>8} {'KV memory':>11} {'rows that':>12}",
              f"{'':<13} {'seconds':>8} {'held empty':>11} {'are padding':>12} {'preemptions':>12}"]
     lines += [f"{result.arm:<13} {result.seconds:>8.2f} {result.kv_waste:>11.0%} {result.padding:>12.0%} "
@@ -33,7 +33,7 @@ def format_memory(results: Sequence[BenchmarkResult]) -> str:
 
 
 def format_agreement(results: Sequence[BenchmarkResult]) -> str:
-    """Whether the arms put out the same tokens: the first is what the others are compared with."""
+    """Say whether the arms produced the same tokens as the first one."""
     lines = [f"{result.arm} put out other tokens for {result.num_different} of {result.num_requests} requests: "
              "THIS IS A BUG, or a near-tie of half-precision weights." for result in results if result.num_different]
     lines += [f"{result.arm} draws tokens of its own." for result in results if result.num_different is None]
@@ -44,21 +44,21 @@ def format_agreement(results: Sequence[BenchmarkResult]) -> str:
 
 
 def format_speed_ups(speed_ups: Mapping[str, float], noise: Noise) -> str:
-    """How many times as fast ours was; each with a mark if it is not to be trusted, and then why."""
+    """Format the speed-ups of our engine. Each has a mark if it cannot be trusted, with the reason below."""
     mark = f" {MARK}" if noise.is_loud else ""
     lines = [f"{BATCHED} against {arm}: {ratio:.2f}x{mark}" for arm, ratio in speed_ups.items()]
     return "\n".join(lines + [noise.warning()] * noise.is_loud)
 
 
 def format_gap(result: BenchmarkResult) -> str:
-    """What a prompt that arrives late does to those that decode."""
+    """Say how a prompt that arrives late delays the decoding requests."""
     return (f"{result.arm}: worst gap between tokens while a later prompt was computed: "
             f"{result.worst_gap_beside_prompt_s * 1000:.0f} ms, "
             f"{result.worst_gap_beside_prompt_s / result.between_tokens_s[50]:.1f} times the median gap")
 
 
 def format_profile(result: BenchmarkResult) -> str:
-    """Where the time of one of our arms went."""
+    """Say where the time of one of our arms went."""
     total = sum(result.profile_s.values()) or 1.0
     parts = ", ".join(f"{name} {seconds / total:.1%}" for name, seconds in result.profile_s.items())
     again = f"; {result.num_recomputed_tokens} tokens computed again" if result.num_recomputed_tokens else ""
@@ -67,6 +67,6 @@ def format_profile(result: BenchmarkResult) -> str:
 
 def as_dict(model: str, results: Sequence[BenchmarkResult], speed_ups: SpeedUps, noise: Mapping[str, Noise]
             ) -> dict[str, object]:
-    """All numbers; ``noise`` by workload."""
+    """Return all numbers; ``noise`` is by workload."""
     return {"machine": provenance(), "model": model, "results": [result.to_dict() for result in results],
             "speed_ups": speed_ups, "noise": {workload: found.to_dict() for workload, found in noise.items()}}

@@ -1,4 +1,4 @@
-"""Whether a busy machine is noticed: with readings made up, so that the machine of the test does not matter."""
+"""Whether a busy machine is noticed: with invented readings, so that the test machine does not matter."""
 
 import io
 import os
@@ -28,7 +28,7 @@ intr 12345
 
 
 class Machine:
-    """A machine whose clocks move as told, and whose products take as long as told."""
+    """A machine with controlled clocks and product times."""
 
     def __init__(self, *product_s, has_stat=True):
         self.at_s = self.own_s = self.all_s = 0.0
@@ -42,7 +42,7 @@ class Machine:
         return self.product_s.pop(0) if len(self.product_s) > 1 else self.product_s[0]
 
     def run(self, seconds, own, others):
-        """For some seconds, with so many cores busy."""
+        """Let some seconds pass, with the given numbers of busy cores."""
         self.at_s += seconds
         self.own_s += own * seconds
         self.all_s += (own + others) * seconds
@@ -130,7 +130,7 @@ def test_the_real_clocks_run_and_the_real_product_takes_time():
     assert after.all_s is None or before.all_s is None or after.all_s >= before.all_s
 
 
-# ---- what they come to
+# ---- the resulting noise
 
 
 def test_a_quiet_machine_says_nothing():
@@ -167,7 +167,7 @@ def test_a_machine_that_slows_down_is_noticed_though_nobody_is_to_blame():
 
 
 def test_a_container_is_disturbed_only_by_those_who_want_its_share():
-    """40 of 64 cores are busy with the work of others, and 4 are ours: there is room for all. With 62, there is not."""
+    """Keep 40 of 64 cores busy with other work while 4 are ours: there is room for all. With 62, there is not."""
     room = watched(Machine(0.1), ("ours", 5, 4.0, 40.0), num_cores=64, num_mine=4)
     assert (room.others_cores, room.num_cores, room.is_loud) == (0.0, 4, False)
     assert watched(Machine(0.1), ("ours", 5, 2.0, 62.0), num_cores=64, num_mine=4).warning().startswith(

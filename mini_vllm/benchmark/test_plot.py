@@ -1,4 +1,4 @@
-"""The plot of a benchmark says what was measured, on what, how often, and who was how many times as fast."""
+"""The plot of a benchmark shows what was measured, on what, how often, and the speed-ups."""
 
 import pytest
 

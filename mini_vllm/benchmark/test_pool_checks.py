@@ -1,4 +1,4 @@
-"""The pool that checks nothing does what the pool does; else comparing their times would say nothing."""
+"""The pool without checks does what the pool does; otherwise comparing their times would say nothing."""
 
 import random
 

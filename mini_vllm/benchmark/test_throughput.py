@@ -32,7 +32,7 @@ def small(more_tokens=0, **settings):
 
 
 def few_items(vocab_size):
-    """For commands, which serve them several times: two requests, and one that arrives later."""
+    """Return two requests, and one that arrives later, for commands that serve them several times."""
     first, second, *_, last = small().items
     return [first, second, last]
 
@@ -44,7 +44,7 @@ def test_a_workload_is_the_same_every_time_and_as_it_says(name):
     assert all(0 <= token < 5000 for item in workload.items for token in item.prompt)
     arrivals = [item.after_tokens for item in workload.items]
     assert arrivals == sorted(arrivals), "items stand in the order of their arrival"
-    for index, item in enumerate(workload.items):  # nobody waits for tokens that only later requests can put out
+    for index, item in enumerate(workload.items):  # no request waits for tokens that only later requests can produce
         assert item.after_tokens <= sum(other.num_tokens for other in workload.items[:index])
     number = workload.about.split()[0]
     assert len(workload.items) == {"chat": 32, "long-arrival": 17}.get(name, int(number))
@@ -118,7 +118,7 @@ def test_bad_arms_and_rounds_are_refused(loaded):
             run_comparison_benchmark(loaded, small(), **options)
 
 
-# ---- how often, and how it is told
+# ---- how often it is measured, and the report
 
 
 def result_of(arm=BATCHED, seconds=2.0, **changes):

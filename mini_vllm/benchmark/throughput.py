@@ -1,9 +1,9 @@
-"""What batching is worth: a workload served by our engine, one request at a time or many at once, and watched.
+"""The value of batching: a workload served by our engine, one request at a time or many at once, and measured.
 
-``peer`` has mlx-lm's BatchGenerator serve the same, and ``comparison`` lets them take turns: the same requests with the
-same weights, float type and BLAS. Greedily, the tokens of all three must agree; drawn with a temperature, those of our
-two arms must. A request that arrives later does so when the server has put out a given number of tokens, so that no
-clock decides what is measured.
+``mlx_lm_peer`` serves the same with mlx-lm's BatchGenerator, and ``comparison`` lets the arms take turns: the same
+requests with the same weights, float type and BLAS. Greedily, the tokens of all three must agree; drawn with a
+temperature, those of our two arms must. A later request arrives when the server has produced a given number of tokens,
+so that no clock decides what is measured.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _WatchedScheduler(Scheduler):
 
 
 class _ComputeTimer(NoTrace):
-    """Hears when a step is planned and when it is computed, and adds up the time between."""
+    """Adds up the time between the planning of a step and the end of its computation."""
 
     def __init__(self) -> None:
         self.compute_s = self._planned_s = 0.0
@@ -59,7 +59,7 @@ class _ComputeTimer(NoTrace):
 
 def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: OnToken,
           drawing: Drawing = GREEDY) -> tuple[BenchmarkResult, list[list[int]]]:
-    """Run a workload through our engine: what it took, and the token ids of each request."""
+    """Run a workload through our engine. Return its numbers, and the token ids of each request."""
     settings = workload.settings.copy()
     if arm == ONE_AT_A_TIME:
         settings["max_num_seqs"] = 1

@@ -27,11 +27,14 @@ QUICK_WORKLOADS = ["decode-16"]
 
 
 def run_throughput(arguments: argparse.Namespace) -> int:
-    """What cannot be is told before a model is loaded, and a busy machine before anything is measured."""
+    """Run the command.
+
+    Invalid options are reported before a model is loaded, a busy machine before anything is measured.
+    """
     names = arguments.workload or (QUICK_WORKLOADS if arguments.quick else DEFAULT_WORKLOADS)
     names = list(WORKLOADS) if "all" in names else names
     arms = [ARM_OPTIONS[arm] for arm in chosen_arms(arguments, *ARM_OPTIONS)]
-    if PEER in arms and not arguments.arm and not has_peer():  # asked for by name, it is an error that it is missing
+    if PEER in arms and not arguments.arm and not has_peer():  # if it was requested by name, its absence is an error
         arms.remove(PEER)
         print(without_peer(), file=sys.stderr)
     drawing = _check(arguments)
@@ -45,7 +48,7 @@ def run_throughput(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace, names: list[str], arms: list[str], drawing: Drawing
              ) -> tuple[list[BenchmarkResult], dict[str, dict[str, float]], dict[str, Noise], str]:
-    """Results, ratios and noise of each workload, and the model's name."""
+    """Return results, ratios and noise of each workload, and the model's name."""
     if arguments.quick:
         print(QUICK)
     loaded = load_random(arguments.random) if arguments.random else load(arguments.model)
@@ -68,7 +71,7 @@ def _measure(arguments: argparse.Namespace, names: list[str], arms: list[str], d
 
 
 def _check(arguments: argparse.Namespace) -> Drawing:
-    """Raises ValueError for an option that cannot be."""
+    """Raise ValueError for an invalid option."""
     if arguments.rounds is not None and arguments.rounds < 1:
         raise ValueError(f"--rounds is {arguments.rounds}, must be at least 1")
     if arguments.plot:
@@ -77,7 +80,7 @@ def _check(arguments: argparse.Namespace) -> Drawing:
 
 
 def _serve_rounds(comparison: Comparison, num_asked: int | None) -> None:
-    """As many rounds as were asked for; if nobody asked, as many as are worth their time."""
+    """Serve the requested number of rounds; by default as many as are worth their time."""
     while comparison.num_rounds < (num_asked or (comparison.num_rounds_worth() if comparison.num_rounds else 1)):
         num_outputs = len(comparison.workload.items) * len(comparison.arms)
         with progress_bar(num_outputs, sys.stderr.isatty()) as advance:
@@ -85,7 +88,8 @@ def _serve_rounds(comparison: Comparison, num_asked: int | None) -> None:
 
 
 def _report(comparison: Comparison, has_choice: bool) -> str:
-    """What a workload has shown: ratios, tables, the worst gap beside a later prompt, and where the time went."""
+    """Format the results of a workload: ratios, tables, the worst gap during a later prompt, and where the time
+    went."""
     results = comparison.results()
     paragraphs = [_rounds_line(comparison, has_choice), tables.format_table(results),
                   tables.format_speed_ups(comparison.speed_ups(), comparison.noise()), tables.format_agreement(results),

@@ -1,4 +1,4 @@
-"""Workloads with a name and a seed: the same requests, in the same order, for everybody who measures."""
+"""Workloads with a name and a seed: the same requests, in the same order, in every measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     import numpy as np
 
-#: Token ids are drawn below this, or below the model's vocabulary if that is smaller.
+#: Token ids are drawn below this number, or below the model's vocabulary size if that is smaller.
 MAX_TOKEN_ID = 10_000
 
 
@@ -23,11 +23,11 @@ class Settings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Item:
-    """One request. A count of tokens, and not a clock, says when it arrives: the same moment for every server."""
+    """One request. It arrives after a count of tokens, not at a time: the same moment for every server."""
 
     prompt: list[int]
     num_tokens: int
-    #: It arrives when this many tokens of all requests have been put out.
+    #: It arrives when all requests together have produced this many tokens.
     after_tokens: int = 0
 
 
@@ -36,7 +36,7 @@ class Workload:
     name: str
     about: str
     items: list[Item]
-    #: What of an engine's settings belongs to the workload.
+    #: The engine settings that belong to the workload.
     settings: Settings = field(default_factory=Settings)
 
     @property
@@ -59,7 +59,7 @@ def _generator(seed: int) -> np.random.Generator:
 
 def _random(seed: int, count: int, prompt_tokens: tuple[int, int], output_tokens: tuple[int, int],
             vocab_size: int) -> list[Item]:
-    """Requests with lengths between two bounds, both included."""
+    """Return requests with lengths between two inclusive bounds."""
     rng = _generator(seed)
     lengths = [(rng.integers(prompt_tokens[0], prompt_tokens[1] + 1), rng.integers(output_tokens[0],
                                                                                  output_tokens[1] + 1))
@@ -76,8 +76,11 @@ def _shared_prefix(seed: int, vocab_size: int) -> list[Item]:
 
 
 def _chat(seed: int, vocab_size: int) -> list[Item]:
-    """8 conversations of 4 turns. A turn sends the whole history, and begins when the turn before has been answered in
-    every conversation. The answers in a history are fixed beforehand, so that every server gets the same."""
+    """Return 8 conversations of 4 turns.
+
+    A turn sends the whole history, and begins when the previous turn has been answered in every conversation. The
+    answers in a history are fixed in advance, so that every server gets the same.
+    """
     rng = _generator(seed)
     histories: list[list[int]] = [rng.integers(0, vocab_size, 64).tolist() for _ in range(8)]
     items, after = [], 0
@@ -93,13 +96,13 @@ def _chat(seed: int, vocab_size: int) -> list[Item]:
 
 
 def _long_arrival(seed: int, vocab_size: int) -> list[Item]:
-    """16 requests decode; when each has some 32 tokens, a prompt of 2000 tokens comes."""
+    """Return 16 decoding requests, and a prompt of 2000 tokens that arrives when each has about 32 tokens."""
     decoders = _random(seed, 16, (24, 40), (192, 192), vocab_size)
     rng = _generator(seed + 1)
     return [*decoders, Item(rng.integers(0, vocab_size, 2000).tolist(), 8, after_tokens=16 * 32)]
 
 
-#: Name → what it is, and its requests with token ids below a vocabulary's size
+#: Name → its description, and its requests with token ids below a vocabulary's size
 WORKLOADS: dict[str, tuple[str, Callable[[int], list[Item]]]] = {
     "mixed-16": ("16 requests at once, prompts of 32–512 tokens, outputs of 16–128",
                  lambda vocab: _random(0, 16, (32, 512), (16, 128), vocab)),
@@ -127,7 +130,7 @@ SETTINGS: dict[str, Settings] = {"tiny-pool": {"num_blocks": 81}}
 
 
 def make_workload(name: str, vocab_size: int, max_model_len: int) -> Workload:
-    """Raises ValueError for a name that is not there, or requests longer than the model's context."""
+    """Create a workload. Raise ValueError for an unknown name, or requests longer than the model's context."""
     if name not in WORKLOADS:
         raise ValueError(f"there is no workload {name!r}, only {', '.join(WORKLOADS)}")
     about, make = WORKLOADS[name]

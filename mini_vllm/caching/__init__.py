@@ -1,1 +1,1 @@
-"""What ``kv_cache.py`` leans on: the index of whole blocks, the checks of its arguments, and what it counts."""
+"""Parts of ``kv_cache.py``: the index of whole blocks, the checks of arguments, and the counters."""

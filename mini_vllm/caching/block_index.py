@@ -1,10 +1,10 @@
-"""Where a cached prefix is found: what the KV cache manager asks of an index, and the plainest one.
+"""The index of cached prefixes: the interface that the KV cache manager uses, and the simplest implementation.
 
-    NoIndex       a hit ends nowhere: caching is off
-    BlockIndex    between two blocks
-    PrefixTree    anywhere, inside a block too          (prefix_tree.py; or a student's own)
+    NoIndex       no hits: caching is off
+    BlockIndex    hits end between two blocks
+    PrefixTree    hits end anywhere, also inside a block          (prefix_tree.py; or a student's own)
 
-No index stores anything twice: a block is cached while it has a ``block_hash``, and the pool finds it by that.
+No index stores anything twice: a block is cached while it has a ``block_hash``, and the pool finds it by that hash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mini_vllm.block_pool import BlockHash, BlockPool, ExtraKeys, KVCacheBlock
 
 
 class Match(Protocol):
-    """What an index found; see PrefixMatch."""
+    """The result of a lookup; see PrefixMatch."""
 
     @property
     def blocks(self) -> list[KVCacheBlock]: ...
@@ -31,7 +31,10 @@ class Match(Protocol):
 
 
 class PrefixIndex(Protocol):
-    """What the manager calls. ``blocks`` is always a request's table: ``blocks[i]`` begins at ``i * block_size``."""
+    """The methods that the manager calls.
+
+    ``blocks`` is always a request's table: ``blocks[i]`` begins at ``i * block_size``.
+    """
 
     def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> Match: ...
 
@@ -54,18 +57,18 @@ class BlockMatch:
 
 
 class BlockIndex:
-    """Finds whole blocks, by their keys."""
+    """Finds whole blocks by their keys."""
 
     def __init__(self, block_pool: BlockPool, block_size: int) -> None:
         self.block_pool = block_pool
         self.block_size = block_size
 
     def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> Match:
-        """The longest cached prefix of ``token_ids``. No block is touched, no count changes."""
+        """Return the longest cached prefix of ``token_ids``. No owner is added, and no count changes."""
         return BlockMatch(self._match_blocks(token_ids, extra_keys))
 
     def _match_blocks(self, token_ids: Sequence[int], extra_keys: ExtraKeys) -> list[KVCacheBlock]:
-        """Walk whole blocks from the front, up to the first miss."""
+        """Match whole blocks from the front, up to the first miss."""
         size, parent = self.block_size, None
         blocks: list[KVCacheBlock] = []
         for start in range(0, len(token_ids) - size + 1, size):
@@ -73,15 +76,15 @@ class BlockIndex:
             if block is None:
                 break
             blocks.append(block)
-            parent = key_of(block)  # the stored chain, so that the next proof ends after one block
+            parent = key_of(block)  # the stored chain, so that the next comparison ends after one block
         return blocks
 
     def insert(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
                extra_keys: ExtraKeys = None) -> None:
-        """Make the blocks that the first ``num_tokens`` of ``token_ids`` fill findable; by default all tokens count.
+        """Make the blocks that the first ``num_tokens`` of ``token_ids`` fill findable; the default is all tokens.
 
-        Blocks that are findable already stay as they are. This is called for every token that is decoded, so the walk
-        is backwards, to the nearest block that is.
+        Blocks that are already findable stay as they are. This is called for every decoded token, so it walks
+        backwards, to the nearest findable block.
         """
         size = self.block_size
         end = (len(token_ids) if num_tokens is None else num_tokens) // size
@@ -96,12 +99,12 @@ class BlockIndex:
                     block: KVCacheBlock) -> BlockHash:
         """Index ``block``, which holds ``tokens`` after ``parent``, and return its key.
 
-        One that was indexed with fewer tokens, and has grown since, gets the longer key in place of the old one.
+        A block that was indexed with fewer tokens, and has grown since, gets the longer key instead of the old one.
         """
         key = BlockHash(parent, tokens, extra_keys)
         twin = self.block_pool.get_cached_block(key)
         if twin is not None and isinstance(twin.block_hash, BlockHash):
-            key = twin.block_hash  # one chain of objects for all twins: proofs stay short
+            key = twin.block_hash  # one chain of objects for all blocks of equal content: comparisons stay short
         if key_of(block) not in (None, key):
             self.block_pool.evict_blocks([block.block_id])
         self.block_pool.cache_full_blocks([block], [key])
@@ -109,19 +112,19 @@ class BlockIndex:
 
     def donate(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
                extra_keys: ExtraKeys = None) -> None:
-        """A request is done: its references go, and what is findable stays so. A tail that fills no block is lost.
+        """Drop the references of a finished request; findable blocks stay findable. A half-filled last block is lost.
 
-        The last block goes first, so that the head of a prompt, which most others share, is evicted last.
+        The last block is freed first, so that the start of a prompt, which most requests share, is evicted last.
         """
         self.block_pool.free_blocks(reversed(blocks))
 
     def clear(self) -> None:
-        """Forget everything. Raises RuntimeError, which says how many, while any block is in use."""
+        """Forget everything. Raise RuntimeError, with the number of blocks in use, while there are any."""
         self.block_pool.reset_prefix_cache()
 
 
 class NoIndex(BlockIndex):
-    """Finds nothing and remembers nothing."""
+    """Finds nothing and stores nothing."""
 
     def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> Match:
         return BlockMatch([])
@@ -132,10 +135,10 @@ class NoIndex(BlockIndex):
 
 
 def key_of(block: KVCacheBlock) -> BlockHash | None:
-    """The tokens for which ``block`` can be found, and what comes before them; None if it cannot be found.
+    """Return the key of ``block``: its tokens and what precedes them. Return None if the block is not findable.
 
-    The pool takes any hash. Raises RuntimeError for one that is no BlockHash: it may find a block, but it cannot say
-    what the block holds.
+    The pool accepts any hash. Raise RuntimeError for one that is not a BlockHash: it can find a block, but it does not
+    say what the block holds.
     """
     key = block.block_hash
     if key is None or isinstance(key, BlockHash):
@@ -145,5 +148,5 @@ def key_of(block: KVCacheBlock) -> BlockHash | None:
 
 
 def is_full(key: BlockHash | None, block_size: int) -> bool:
-    """Whether a block of that key is findable as a whole."""
+    """Check whether a block with this key is findable as a whole."""
     return key is not None and len(key.token_ids) == block_size

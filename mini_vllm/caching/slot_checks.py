@@ -1,4 +1,4 @@
-"""What ``KVCacheManager.allocate_slots`` refuses, before it changes anything."""
+"""The checks of ``KVCacheManager.allocate_slots``, made before it changes anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mini_vllm.request import Request
 
 def check_arguments(request: Request, num_new_tokens: int, table: Sequence[KVCacheBlock],
                     hits: Sequence[KVCacheBlock], num_hit_tokens: int, block_size: int) -> None:
-    """Raise unless the numbers fit each other. ``table`` is what the request holds before the hits are added."""
+    """Raise unless the numbers fit each other. ``table`` is the request's block table before the hits are added."""
     who = f"allocate_slots for request {request.request_id!r}"
     if num_new_tokens < 1:
         raise ValueError(f"{who}: num_new_tokens is {num_new_tokens}, must be at least 1")
@@ -27,9 +27,9 @@ def check_arguments(request: Request, num_new_tokens: int, table: Sequence[KVCac
 
 
 def check_hits(request: Request, hits: Sequence[KVCacheBlock], num_hit_tokens: int, block_size: int) -> None:
-    """Raise RuntimeError unless each of ``hits`` still holds the tokens of ``request`` at its place.
+    """Raise RuntimeError unless each of ``hits`` still holds the tokens of ``request`` at its position.
 
-    Since the lookup a free block may have been given to someone else; its key tells.
+    Since the lookup a free block may have been given to another request; its key shows that.
     """
     parent: BlockHash | None = None
     for index, block in enumerate(hits):
@@ -46,15 +46,16 @@ def check_hits(request: Request, hits: Sequence[KVCacheBlock], num_hit_tokens: i
 
 
 def _begins_with(key: BlockHash | None, wanted: BlockHash) -> bool:
-    """Whether a block of ``key`` holds the tokens of ``wanted``, and perhaps more."""
+    """Check whether a block with ``key`` holds the tokens of ``wanted``, and possibly more."""
     return (key is not None and key.parent == wanted.parent and key.extra_keys == wanted.extra_keys
             and key.token_ids[:len(wanted.token_ids)] == wanted.token_ids)
 
 
 def check_keys(table: Sequence[KVCacheBlock], first: int, block_size: int) -> None:
-    """Raise RuntimeError if a key that allocation will read is no BlockHash.
+    """Raise RuntimeError if a key that allocation will read is not a BlockHash.
 
-    It reads those of the blocks to be written, from ``first`` on, and goes back from there to the nearest full block.
+    Allocation reads the keys of the blocks to be written, from ``first`` on, and goes back from there to the nearest
+    full block.
     """
     for index in range(len(table) - 1, -1, -1):
         if is_full(key_of(table[index]), block_size) and index < first:

@@ -1,18 +1,18 @@
-"""What the prefix cache saved: counted as requests get their first slots."""
+"""The savings of the prefix cache, counted when requests get their first slots."""
 
 from __future__ import annotations
 
 from collections import deque
 
-#: Requests over which ``recent_hit_rate`` looks back.
+#: The number of requests that ``recent_hit_rate`` covers.
 HIT_RATE_WINDOW = 100
 
 
 class PrefixCacheCounter:
-    """Requests that got their first slots since the last reset: tokens they asked for, and tokens found for them."""
+    """Counts requests that got their first slots since the last reset: their tokens, and the tokens found for them."""
 
     def __init__(self, num_evictions_before: int = 0) -> None:
-        """``num_evictions_before``: the pool counts evictions since it was made, and this many do not count here."""
+        """Start at zero. ``num_evictions_before`` is the pool's count of evictions now; they do not count here."""
         self.num_evictions_before = num_evictions_before
         self.num_queries = self.num_query_tokens = self.num_hit_tokens = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=HIT_RATE_WINDOW)

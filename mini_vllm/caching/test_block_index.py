@@ -1,4 +1,4 @@
-"""The indices that the manager can have: what they have in common, and what they make of keys that prove nothing."""
+"""The indices of the manager: what they have in common, and how they handle keys that prove nothing."""
 
 import random
 
@@ -74,7 +74,7 @@ def test_no_index_finds_nothing_and_gives_the_blocks_back():
 
 
 class OnlyTheInterface:
-    """A tree that has what the manager may call, and is empty to look at."""
+    """A tree with only the methods that the manager may call. It looks empty."""
 
     def __init__(self, block_pool, block_size):
         self._tree = PrefixTree(block_pool, block_size)
@@ -176,7 +176,7 @@ def test_a_twin_under_a_bare_number_lends_no_key():
 
 
 def manager_with_bare_number(tree_class, num_prompt_tokens, num_computed, bad):
-    """A request whose block at ``bad`` was cached past the index."""
+    """Create a manager and a request whose block at ``bad`` was cached bypassing the index."""
     manager = KVCacheManager(20, SIZE, tree_class=tree_class)
     request = Request("r", range(num_prompt_tokens))
     manager.allocate_slots(request, num_computed)
@@ -200,7 +200,8 @@ def test_allocate_slots_refuses_a_table_with_a_bare_number(tree_class, num_compu
 
 
 def test_blocks_beyond_those_to_be_written_are_looked_at_too():
-    """A table may be longer than the tokens that count: slots were made, and the step did not come."""
+    """Check blocks beyond those to be written: a table may be longer than its tokens if slots were made and no step
+    ran."""
     manager = KVCacheManager(20, SIZE, tree_class=PrefixTree)
     request = Request("r", range(16))
     manager.allocate_slots(request, 16)

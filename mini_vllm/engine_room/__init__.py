@@ -1,1 +1,1 @@
-"""What ``engine.py`` leans on: from a prompt to a request, from a plan to tokens, and how large all of it is."""
+"""Parts of ``engine.py``: from a prompt to a request, from a plan to tokens, and the sizes of an engine."""

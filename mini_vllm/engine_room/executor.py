@@ -1,4 +1,4 @@
-"""From the plan of a step to its tokens: what the model runner computes, and who gets a token of it.
+"""From the plan of a step to its tokens: what the model runner computes, and which requests get a token.
 
     plan ──▶ RequestSteps ──▶ model runner ──▶ logits ──▶ sampler ──▶ StepResult
                                                  └─▶ log-probabilities of prompts
@@ -25,12 +25,12 @@ from mini_vllm.sequences import LiveRequests, SequenceState
 
 @dataclass
 class StepResult:
-    """What came of a step, by the ids that the scheduler knows."""
+    """The result of a step, by the ids that the scheduler knows."""
 
     token_ids: dict[str, int] = field(default_factory=dict)
-    #: Of tokens whose request asked for them.
+    #: For tokens whose request asked for it.
     logprobs: dict[str, TokenLogprob] = field(default_factory=dict)
-    #: Of requests that cannot go on.
+    #: For requests that cannot continue.
     errors: dict[str, Exception] = field(default_factory=dict)
 
     def update(self, other: StepResult) -> None:
@@ -42,8 +42,8 @@ class StepResult:
 class Executor:
     """Computes what the scheduler has planned.
 
-    No request is changed by that, so that a step which fails can be computed again: tokens are in the result. Only
-    log-probabilities of a prompt are noted in its group at once; they would be the same the second time.
+    It changes no request, so that a failed step can be computed again: the tokens are in the result. Only
+    log-probabilities of a prompt are stored in its group at once; a second computation gives the same ones.
     """
 
     def __init__(self, kv_cache: KVCacheManager, runner: ModelRunner, sampler: Sampler, lookahead: LookAhead,
@@ -52,10 +52,10 @@ class Executor:
         self._lookahead, self._live, self._tokenizer = lookahead, live, tokenizer
 
     def compute(self, plan: SchedulerOutput) -> StepResult:
-        """The next tokens, and their log-probabilities where asked for.
+        """Return the next tokens, and their log-probabilities where requested.
 
-        Raises ValueError if there is NaN among keys, values or logits, or if the largest logit of a row is infinite;
-        and whatever the model raises.
+        Raise ValueError if there is NaN among keys, values or logits, or if the largest logit of a row is infinite.
+        Errors of the model are passed on.
         """
         chosen = self._lookahead.take(plan)
         if chosen is not None:
@@ -69,7 +69,10 @@ class Executor:
         return self._sample(plan, wanting, logits)
 
     def _compute_logits(self, plan: SchedulerOutput) -> mx.array:
-        """Logits of each request whose next token is wanted. Log-probabilities of prompts are noted on the way."""
+        """Return the logits of each request that needs a next token.
+
+        Log-probabilities of prompts are stored on the way.
+        """
         steps = [self._request_step(request, plan.num_scheduled_tokens[request.request_id])
                  for request in plan.requests]
         logits = self._runner.step(steps, plan.copies)
@@ -79,7 +82,7 @@ class Executor:
         return logits
 
     def _request_step(self, request: Request, num_tokens: int) -> RequestStep:
-        """The ``num_tokens`` that are scheduled; ``num_computed_tokens`` already includes them."""
+        """Return the step of the ``num_tokens`` scheduled tokens; ``num_computed_tokens`` already includes them."""
         end = request.num_computed_tokens
         start = end - num_tokens
         scored = newly_scored_positions(self._live.group_of(request.request_id), start, end)
@@ -87,7 +90,7 @@ class Executor:
                            needs_logits=end == request.num_tokens, needs_all_logits=bool(scored))
 
     def _sample(self, plan: SchedulerOutput, wanting: list[Request], logits: mx.array) -> StepResult:
-        """A token for every sequence of the requests ``wanting`` one; ``logits`` has a row for each of these."""
+        """Sample a token for every sequence of the requests ``wanting`` one; ``logits`` has a row for each request."""
         sequences, sources = self._sequences_of(wanting)
         if len(sequences) > len(wanting):
             logits = logits[mx.array(sources)]
@@ -95,14 +98,14 @@ class Executor:
         if not all(is_plain(row.params) for row in rows):
             return self._sample_by_rules(ids, rows, logits)
         chosen = choose_tokens(self._sampler, logits, rows)
-        # Looking ahead must not delay somebody's first token.
+        # Looking ahead must not delay a request's first token.
         have_begun = all(request.output_token_ids for request in plan.requests)
         if have_begun and ids == _ids(plan.requests):
             self._lookahead.begin_next(plan.requests, chosen)
         return StepResult(dict(zip(ids, chosen.wait())))
 
     def _sample_by_rules(self, ids: list[str], rows: list[SamplerRow], logits: mx.array) -> StepResult:
-        """A token for every row; an error for those whose own parameters leave them none. The others go on."""
+        """Sample a token for every row. Rows whose own parameters leave no token get an error; the others continue."""
         errors: dict[str, Exception] = {}
         try:
             result = self._sampler.sample(logits, rows)
@@ -115,8 +118,10 @@ class Executor:
             request_id: logprob for request_id, logprob in zip(ids, result.logprobs) if logprob is not None}, errors)
 
     def _sequences_of(self, requests: list[Request]) -> tuple[list[SequenceState], list[int]]:
-        """The sequences that get a token, and the row that each gets it from: a prompt that is about to be forked
-        gives one to all its sequences."""
+        """Return the sequences that get a token, and the row of logits for each.
+
+        A prompt that is about to be forked provides the row for all its sequences.
+        """
         sequences: list[SequenceState] = []
         sources: list[int] = []
         for row, request in enumerate(requests):

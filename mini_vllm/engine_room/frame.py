@@ -1,10 +1,10 @@
-"""What every engine has, whoever writes its step: the pieces it is put together from, and what one may ask of it.
+"""The frame of every engine, whoever writes its step: the pieces it is assembled from, and the questions it answers.
 
     EngineFrame   config, tokenizer, kv_cache, scheduler, runner, sampler, live requests, trace; fail_all, metrics, …
         ▲
     LLMEngine     add_request, step (schedule, compute, deliver), abort_request
 
-What an engine must have beyond its frame are the four abstract methods.
+An engine must add the four abstract methods to its frame.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from mini_vllm.trace.recorder import NoTrace, StepTrace
 
 
 class EngineFrame(ABC):
-    """An engine but for its step."""
+    """An engine without its step."""
 
     def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None,
                  loaded: LoadedModel | None = None, trace: StepTrace | NoTrace | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
-        """``trace`` records every step; see trace/recorder.py. ``clock`` returns seconds; ``RequestOutput.timings`` is
-        measured with it."""
+        """Assemble the engine. ``trace`` records every step; see trace/recorder.py. ``clock`` returns seconds;
+        ``RequestOutput.timings`` is measured with it."""
         self.config = config = EngineConfig() if config is None else config
         an_instance("config", config, EngineConfig)
         parts = EngineParts() if parts is None else parts
@@ -55,23 +55,23 @@ class EngineFrame(ABC):
         self.max_model_len, self.max_num_batched_tokens = sizes.max_model_len, sizes.max_num_batched_tokens
         self.prompts = PromptReader(self.tokenizer, self.loaded.config.vocab_size, self.max_model_len)
         self._make_parts(parts)
-        #: Requests that have not ended.
+        #: Unfinished requests.
         self.live = LiveRequests()
         self.trace = NoTrace() if trace is None else trace
         self.trace.introduce(self.loaded.name, PromptTexts(self.live, self.tokenizer))
         self.clock = clock
         self.num_steps = 0
-        #: What else happened over all steps.
+        #: Further counters over all steps.
         self.counts = StepCounts()
-        #: To be told of every step; see ``idle.py``.
+        #: Counts every step; see ``idle.py``.
         self.idle_steps = IdleSteps()
-        #: Outputs of requests whose caller did not see the step that made them; see ``put_back``.
+        #: Outputs of requests whose caller did not see the step that produced them; see ``put_back``.
         self.unseen: dict[str, RequestOutput] = {}
-        live, unseen = self.live, self.unseen  # not self: in a circle, an engine would outlive its last owner
+        live, unseen = self.live, self.unseen  # not self: a reference cycle would keep the engine alive
         self.inputs = InputProcessor(config, self.prompts, lambda name: name in live or name in unseen, clock)
 
     def _make_parts(self, parts: EngineParts) -> None:
-        """The pieces that can be replaced, put together."""
+        """Create the replaceable pieces and connect them."""
         config, sizes = self.config, self.sizes
         self.kv_cache = make_kv_cache(parts, sizes.num_blocks, config.block_size, config.enable_prefix_caching)
         scheduler = with_priority_preemption(parts.scheduler) if config.preempt_for_priority else parts.scheduler
@@ -84,21 +84,21 @@ class EngineFrame(ABC):
         self.runner: ModelRunner = checked("model_runner", make_runner(
             self.loaded.model, sizes.num_blocks, config.block_size, parts.attention))
 
-    # ---- what makes it an engine
+    # ---- what an engine must add
 
     @abstractmethod
     def add_request(self, prompt: Prompt | PromptTokens, sampling_params: SamplingParams | None = None,
                     request_id: str | None = None, priority: Priority = Priority.NORMAL,
                     extra_keys: tuple[object, ...] | None = None) -> str:
-        """Take a request in and return its id. Raises ValueError, and takes nothing, if it can never be served."""
+        """Add a request and return its id. Raise ValueError, and add nothing, if the request can never be served."""
 
     @abstractmethod
     def abort_request(self, request_id: str) -> RequestOutput | None:
-        """End a request wherever it is; its text so far is returned. None if there is no such request."""
+        """End a request in any state and return its text so far; None if there is no such request."""
 
     @abstractmethod
     def has_unfinished_requests(self) -> bool:
-        """Whether a further ``step`` has something to compute, or to tell."""
+        """Check whether another ``step`` has something to compute or to report."""
 
     @abstractmethod
     def step(self) -> list[RequestOutput]:
@@ -107,35 +107,36 @@ class EngineFrame(ABC):
     # ---- what a step may call
 
     def note_start(self, plan: SchedulerOutput) -> None:
-        """The requests of ``plan`` are about to be computed, some for the first time, some again."""
+        """Record that the requests of ``plan`` are about to be computed, some for the first time, some again."""
         self.counts.note_plan(plan, self.scheduler.running, self.kv_cache)
         now_s = self.clock()
         for request in plan.requests:
             self.live.group_of(request.request_id).note_start(now_s)
 
     def let_go(self, group: SequenceGroup) -> None:
-        """A request has ended: its id is free, and what was put back of it is not told, because there is newer."""
+        """Release a request that has ended: free its id, and drop its outputs that were put back, because there is a
+        newer one."""
         self.unseen.pop(group.request_id, None)
         self.counts.forget(sequence.request.request_id for sequence in group.sequences)
         self.live.remove(group)
 
     def with_unseen(self, outputs: list[RequestOutput]) -> list[RequestOutput]:
-        """These outputs, and those that were put back unless there is a newer one among these."""
+        """Return ``outputs``, and those that were put back unless ``outputs`` has a newer one."""
         newest = self.unseen | {output.request_id: output for output in outputs}
         self.unseen.clear()
         return list(newest.values())
 
     def discard(self, block_ids: Iterable[int]) -> None:
-        """What these blocks hold is not trusted; see ``discard_blocks``."""
+        """Discard the content of these blocks, which is not trusted; see ``discard_blocks``."""
         discard_blocks(block_ids, self.kv_cache, self.runner.cache)
 
-    # ---- what one may ask
+    # ---- for callers
 
     def fail_all(self, error: Exception) -> list[RequestOutput]:
-        """``step`` itself raised, and no request is to blame: end all of them with the error. Afterwards only outputs
-        kept by ``put_back`` are left.
+        """End all requests with ``error``, after ``step`` raised it and no request is to blame.
 
-        What the broken step was to write may have been indexed, so the whole prefix cache is let go.
+        Afterwards only outputs kept by ``put_back`` are left. Blocks that the failed step was to write may have been
+        indexed, so the whole prefix cache is cleared.
         """
         outputs = []
         for request_id, group in list(self.live.groups.items()):
@@ -154,14 +155,14 @@ class EngineFrame(ABC):
         self.unseen.update({output.request_id: output for output in outputs})
 
     def reset_prefix_cache(self) -> None:
-        """Forget all cached prefixes. Raises RuntimeError, and forgets nothing, while a request holds blocks."""
+        """Forget all cached prefixes. Raise RuntimeError, and forget nothing, while a request holds blocks."""
         self.kv_cache.reset_prefix_cache()
 
     def get_tokenizer(self) -> Tokenizer:
         return self.tokenizer
 
     def metrics(self) -> EngineMetrics:
-        """What happened so far, and what sharing has saved."""
+        """Return what happened so far, and what sharing has saved."""
         stats, pool, counts = self.kv_cache.stats, self.kv_cache.block_pool, self.counts
         return EngineMetrics(
             num_requests=stats.num_queries, num_prompt_tokens=stats.num_query_tokens,
@@ -172,18 +173,21 @@ class EngineFrame(ABC):
             num_steps=self.num_steps, max_num_sequences=counts.max_num_sequences,
             max_num_used_blocks=counts.max_num_used_blocks, num_blocks=pool.num_blocks - 1,
             max_num_shared_blocks=counts.max_num_shared_blocks,
-            num_preemptions=getattr(self.scheduler, "num_preemptions", 0),  # one that only waits does not count them
+            num_preemptions=getattr(self.scheduler, "num_preemptions", 0),  # a scheduler that only waits has no count
             num_recomputed_tokens=counts.num_recomputed_tokens)
 
 
 def describe(error: Exception) -> str:
-    """What an output says of an error."""
+    """Return the text of an error for an output."""
     return f"{type(error).__name__}: {error}"
 
 
 def discard_blocks(block_ids: Iterable[int], kv_cache: KVCacheManager, cache: PagedKVCache) -> None:
-    """What these blocks hold is not trusted. Those that nobody holds any more are not found again, and no trace of it,
-    such as K/V that are not numbers, is left in them for their next owner."""
+    """Discard the content of these blocks, which is not trusted.
+
+    Blocks that no request holds are removed from the index and cleared, so that no trace of it, such as NaN, is left
+    for their next owner.
+    """
     pool = kv_cache.block_pool
     given_back = [block_id for block_id in sorted(block_ids) if pool.blocks[block_id].ref_cnt == 0]
     pool.evict_blocks(given_back)

@@ -1,9 +1,9 @@
-"""When nobody moves any more: steps that plan nothing, though requests wait to be computed.
+"""Stalls: steps that plan nothing, although requests wait to be computed.
 
-A scheduler that is right always gives somebody a token: who runs gets one, and when nobody runs, the first in the queue
-is admitted or refused. One that forgets a request, or leaks its blocks, plans nothing, and would do so for ever. After
-``MAX_IDLE_STEPS`` such steps in a row the engine ends all requests with a StalledError. The simulation raises then; a
-step that only preempts is one of them there, but not in the engine.
+A correct scheduler always gives some request a token: a running request gets one, and if none is running, the first in
+the queue is admitted or rejected. A scheduler that forgets a request, or leaks its blocks, plans nothing, and would do
+so forever. After ``MAX_IDLE_STEPS`` such steps in a row the engine ends all requests with a StalledError. The
+simulation raises an error instead; it also counts steps that only preempt, and the engine does not.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from __future__ import annotations
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Request
 
-#: This many steps in a row that plan nothing are taken to mean that none ever will plan anything.
+#: After this many steps in a row that plan nothing, no later step is expected to plan anything.
 MAX_IDLE_STEPS = 3
 
 
 class StalledError(RuntimeError):
-    """Nothing could be planned for a request, again and again."""
+    """Nothing could be planned for a request, many steps in a row."""
 
     @classmethod
     def about(cls, request: Request, kv_cache: KVCacheManager) -> StalledError:
-        """Says how many blocks the request needs and how many are free: too few free ones are the usual reason."""
+        """Create the error for ``request``, with the blocks it needs and the free blocks: too few are the usual
+        reason."""
         num_needed = -(-request.num_tokens // kv_cache.block_size) - len(kv_cache.get_block_ids(request.request_id))
         pool = kv_cache.block_pool
         needed = f"{num_needed} more block{'' if num_needed == 1 else 's'}"
@@ -30,12 +31,12 @@ class StalledError(RuntimeError):
 
 
 class IdleSteps:
-    """How many of the last steps, in a row, moved nobody."""
+    """The number of latest steps in a row without progress."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def add(self, is_idle: bool) -> bool:
-        """Note one more step. Returns whether it was one too many."""
+        """Count one more step. Return whether there have been too many idle ones."""
         self.count = self.count + 1 if is_idle else 0
         return self.count >= MAX_IDLE_STEPS

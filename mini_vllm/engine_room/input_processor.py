@@ -1,10 +1,10 @@
-"""From what a caller asks for to the sequences that the scheduler serves.
+"""From a caller's request to the sequences that the scheduler serves.
 
     "a text", SamplingParams(n=2), "r"  ──▶  SequenceGroup "r" ─┬─ SequenceState "r#0"
                                                                 └─ SequenceState "r#1"
 
-What can be wrong with a request by itself is found here, all but a prompt that needs more blocks than there are, which
-the scheduler refuses. The engine is unchanged until both have let the request pass.
+All errors of a request itself are found here, except a prompt that needs more blocks than there are, which the
+scheduler rejects. The engine is unchanged until both have accepted the request.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from mini_vllm.sequences import SequenceGroup, SequenceState
 
 
 class InputProcessor:
-    """Checks prompts, parameters and ids, and makes groups of them."""
+    """Checks prompts, parameters and ids, and creates groups from them."""
 
     def __init__(self, config: EngineConfig, prompts: PromptReader, is_in_use: Callable[[str], bool],
                  clock: Callable[[], float]) -> None:
-        """``is_in_use`` tells whether an id is taken; ``clock`` gives the time at which a request came."""
+        """Store the collaborators.
+
+        ``is_in_use`` checks whether an id is taken; ``clock`` gives the arrival time of a request.
+        """
         self._max_num_seqs = config.max_num_seqs
         self.prompts, self._tokenizer = prompts, prompts.tokenizer
         self._is_in_use, self._clock = is_in_use, clock
@@ -40,7 +43,7 @@ class InputProcessor:
 
     def process(self, prompt: Prompt | PromptTokens, sampling_params: SamplingParams | None, request_id: str | None,
                 priority: Priority, extra_keys: tuple[object, ...] | None) -> SequenceGroup:
-        """Raises ValueError, which says why, for what can never be served, and for an id that is in use."""
+        """Create the group of a request. Raise ValueError if it can never be served or its id is in use."""
         params = self._check_params(sampling_params)
         priority, extra_keys = checked_priority(priority), checked_extra_keys(extra_keys)
         request_id = self._check_id(request_id, params.n)
@@ -48,7 +51,7 @@ class InputProcessor:
         group = SequenceGroup(request_id, read.text, read.token_ids, arrived_s=self._clock())
         if params.prompt_logprobs is not None:
             group.prompt_logprobs = [None]
-            extra_keys = (*(extra_keys or ()), object())  # which no other request has, so nothing is found
+            extra_keys = (*(extra_keys or ()), object())  # no other request has this key, so nothing is found
         params = self._within_context(params, len(read.token_ids))
         bad_words = self.encode_bad_words(params)
         for index in range(params.n):
@@ -61,7 +64,7 @@ class InputProcessor:
         return group
 
     def _check_params(self, params: SamplingParams | None) -> SamplingParams:
-        """The parameters, if this engine can do what they ask for."""
+        """Return the parameters if this engine supports them."""
         if params is None:
             return SamplingParams()
         an_instance("sampling_params", params, SamplingParams)
@@ -72,7 +75,7 @@ class InputProcessor:
         return params
 
     def _check_id(self, request_id: str | None, n: int) -> str:
-        """The id, or a new one; neither it nor those of its sequences are in use."""
+        """Return the id, or a new one. Raise ValueError if it, or the id of one of its sequences, is in use."""
         if request_id is None:
             return next(new for new in map("request-{}".format, self._numbers) if self._first_in_use(new, n) is None)
         an_instance("request_id", request_id, str)
@@ -86,18 +89,18 @@ class InputProcessor:
         return next((each for each in wanted if self._is_in_use(each)), None)
 
     def _within_context(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
-        """The same parameters, with no more tokens than the context has room for after the prompt."""
+        """Return the same parameters, with no more tokens than the context has room for after the prompt."""
         room = self.prompts.max_model_len - num_prompt_tokens
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         if max_tokens == params.max_tokens:
-            return params  # to make others would be to check every one of them again
+            return params  # creating new ones would check every field again
         return replace(params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens))
 
     def encode_bad_words(self, params: SamplingParams) -> BadWords:
-        """The token sequences of ``bad_words``: as they stand, and with a space before them. For any thread.
+        """Return the token sequences of ``bad_words``, each as given and with a space before it. Thread-safe.
 
-        Encoding takes up to a tenth of a second, and a request may have hundreds of prompts. So requests with the same
-        words share what was made of them, for as long as somebody holds it. Raises ValueError for what is no text.
+        Encoding takes up to a tenth of a second, and a call may have hundreds of prompts. So requests with the same
+        words share the result, as long as at least one holds it. Raise ValueError for anything that is not text.
         """
         words = tuple(params.bad_words or ())
         known = self._bad_words.get(words)
@@ -119,5 +122,5 @@ def _spellings(words: Iterable[str]) -> Iterator[str]:
 
 
 def _sequence_id(request_id: str, index: int, n: int) -> str:
-    """The id under which the scheduler knows continuation ``index`` of a request."""
+    """Return the id under which the scheduler knows continuation ``index`` of a request."""
     return request_id if n == 1 else f"{request_id}#{index}"

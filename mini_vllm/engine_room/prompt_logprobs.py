@@ -1,7 +1,7 @@
-"""How likely the tokens of a prompt were, for requests with ``prompt_logprobs``.
+"""Log-probabilities of the tokens of a prompt, for requests with ``prompt_logprobs``.
 
-The logits of each token are about the one after it. So a step that computes prompt tokens 4 to 7 scores tokens 5 to 8,
-and needs the logits of all its tokens, not just of the last:
+The logits of each token predict the next one. So a step that computes prompt tokens 4 to 7 scores tokens 5 to 8, and
+needs the logits of all its tokens, not just of the last:
 
     prompt       t0   t1   t2   t3 │ t4   t5   t6   t7 │ t8
     this step                      │ ●    ●    ●    ●  │
@@ -21,7 +21,8 @@ from mini_vllm.sequences import SequenceGroup, with_texts
 
 
 def newly_scored_positions(group: SequenceGroup, start: int, end: int) -> range:
-    """Positions of the prompt tokens that a step from ``start`` to ``end`` scores, and no step before it has."""
+    """Return the positions of the prompt tokens that a step from ``start`` to ``end`` scores, and no earlier step
+    has."""
     if group.prompt_logprobs is None:
         return range(0)
     return range(max(start + 1, len(group.prompt_logprobs)), min(end + 1, len(group.prompt_token_ids)))
@@ -29,7 +30,7 @@ def newly_scored_positions(group: SequenceGroup, start: int, end: int) -> range:
 
 def take_prompt_logprobs(requests: Sequence[Request], groups: Sequence[SequenceGroup], steps: Sequence[RequestStep],
                          logits: mx.array, tokenizer: Tokenizer) -> mx.array:
-    """Note in ``groups`` how likely the tokens of their prompts are, and return the rows that the sampler wants.
+    """Store the log-probabilities of the prompts' tokens in ``groups``, and return the rows that the sampler needs.
 
     ``logits`` are those of a whole step, as the model runner returns them; each request has a group and a step.
     """

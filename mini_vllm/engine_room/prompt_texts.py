@@ -1,4 +1,4 @@
-"""What the prompt of a request says, for those who name requests by it."""
+"""The text of a request's prompt, for code that names requests by it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import Request
 from mini_vllm.sequences import LiveRequests
 
-#: Of a prompt that came as token ids, this many are read: nobody wants more than its first words.
+#: Of a prompt given as token ids, only this many are decoded: its first words are enough.
 MAX_TOKENS = 32
 
 
 class PromptTexts:
-    """The text that a request came with; of one that came as token ids, how these begin to read.
+    """The text of a request's prompt; for a prompt given as token ids, the text of the first ones.
 
-    It knows the live requests and the tokenizer, but no engine: an engine must not outlive its last owner.
+    It knows the live requests and the tokenizer, but no engine: a reference would keep the engine alive.
     """
 
     def __init__(self, live: LiveRequests, tokenizer: Tokenizer) -> None:
@@ -22,6 +22,6 @@ class PromptTexts:
     def __call__(self, request: Request) -> str:
         try:
             text = self._live.group_of(request.request_id).prompt
-        except KeyError:  # somebody else gave it to the scheduler
+        except KeyError:  # the request was not added by this engine
             text = None
         return self._tokenizer.decode(request.prompt_token_ids[:MAX_TOKENS]) if text is None else text

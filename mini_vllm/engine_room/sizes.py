@@ -1,4 +1,4 @@
-"""How large an engine is: the numbers that its configuration leaves open, from the model and the machine."""
+"""The sizes of an engine: the numbers that its configuration leaves open, chosen by model and machine."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from mini_vllm.models.loader import LoadedModel
 @dataclass(frozen=True)
 class EngineSizes:
     max_model_len: int
-    #: The null block included.
+    #: Including the null block.
     num_blocks: int
     max_num_batched_tokens: int
-    #: None: a chunk may have all that the budget leaves.
+    #: None: a chunk may use all that the budget leaves.
     max_num_chunk_tokens: int | None
-    #: The next step is begun early for at most this many requests; 0: for none.
+    #: The next step is begun early for at most this many requests; 0: never.
     max_num_lookahead: int
 
     @classmethod
     def choose(cls, config: EngineConfig, loaded: LoadedModel) -> EngineSizes:
-        """Raises ValueError for a context that the model cannot have, or memory that holds fewer than two blocks."""
+        """Choose the sizes.
+
+        Raise ValueError for a context the model does not support, or memory for fewer than two blocks.
+        """
         max_model_len = _max_model_len(config, loaded)
         return cls(max_model_len, _num_blocks(config, loaded, max_model_len), _max_num_batched_tokens(config),
                    _max_num_chunk_tokens(config), _max_num_lookahead(config, loaded))
 
 
 def kv_cache_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
-    """Return how much memory the keys and values of an engine will take. Raises ValueError as ``choose`` does."""
+    """Return how much memory the keys and values of an engine will take. Raise ValueError as ``choose`` does."""
     return EngineSizes.choose(config, loaded).num_blocks * _block_bytes(config, loaded)
 
 
@@ -52,7 +55,10 @@ def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
 
 
 def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -> int:
-    """As many as were asked for; else as many as the memory holds, but no more than full contexts in all seats use."""
+    """Return the configured number of blocks.
+
+    The default is what the memory holds, but no more than full contexts in all seats use.
+    """
     size = config.block_size
     if config.num_blocks is not None:
         return config.num_blocks
@@ -78,7 +84,7 @@ def _max_num_chunk_tokens(config: EngineConfig) -> int | None:
 
 
 def _max_num_lookahead(config: EngineConfig, loaded: LoadedModel) -> int:
-    """See EngineConfig.enable_lookahead."""
+    """Return the most requests for which a step is begun early; see EngineConfig.enable_lookahead."""
     if config.enable_lookahead is not None:
         return config.max_num_seqs if config.enable_lookahead else 0
     return tuning.max_lookahead(config.max_num_seqs, loaded.num_bytes)

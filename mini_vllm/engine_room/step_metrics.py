@@ -1,8 +1,8 @@
-"""What happened over all steps: peaks, and tokens that were computed twice.
+"""Counters over all steps: peaks, and tokens that were computed twice.
 
-Everything is read off the plan and the pool, where the engine itself stands, so no part has to count for it. A step
-costs a few operations a request. Block tables are walked only when somebody comes with blocks that another computed:
-sharing grows at no other time.
+Everything is read from the plan and the pool in the engine, so no part has to count. A step costs a few operations per
+request. Block tables are walked only when a request arrives with blocks that another request computed: sharing grows at
+no other time.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from mini_vllm.scheduler import SchedulerOutput
 
 
 class _Last(NamedTuple):
-    """A request when it was last planned."""
+    """The state of a request when it was last planned."""
 
     num_computed_tokens: int
-    #: The most that it ever had computed.
+    #: The most tokens that it ever had computed.
     furthest: int
     num_preemptions: int
 
 
 class StepCounts:
-    """To be told of every step when it is planned."""
+    """Counters that are updated with every step when it is planned."""
 
     def __init__(self) -> None:
         self.max_num_sequences = 0
@@ -35,15 +35,18 @@ class StepCounts:
         self._last: dict[str, _Last] = {}
 
     def note_plan(self, plan: SchedulerOutput, running: Iterable[Request], kv_cache: KVCacheManager) -> None:
-        """``running`` are all that hold blocks, whether the plan has tokens for them or not."""
+        """Update the counters.
+
+        ``running`` are all requests that hold blocks, whether the plan has tokens for them or not.
+        """
         may_share = [self._note_request(request, plan.num_scheduled_tokens[request.request_id])
                      for request in plan.requests]
         self.note_peaks(len(plan.requests), kv_cache, running if any(may_share) else ())
 
     def note_peaks(self, num_sequences: int, kv_cache: KVCacheManager, sharing: Iterable[Request]) -> None:
-        """``sharing`` are all that hold blocks, if one of them may have begun to share some.
+        """Update the peaks. ``sharing`` are all requests that hold blocks, if one of them may have begun to share some.
 
-        A block that is copied for this step, because somebody is about to write, was shared until now.
+        A block that is copied for this step, because a request is about to write into it, was shared until now.
         """
         pool = kv_cache.block_pool
         self.max_num_sequences = max(self.max_num_sequences, num_sequences)
@@ -54,15 +57,18 @@ class StepCounts:
         self.max_num_shared_blocks = max(self.max_num_shared_blocks, num_shared)
 
     def forget(self, request_ids: Iterable[str]) -> None:
-        """These requests have ended; others may come under their ids."""
+        """Forget requests that have ended; new requests may use their ids."""
         for request_id in request_ids:
             self._last.pop(request_id, None)
 
     def _note_request(self, request: Request, num_new_tokens: int) -> bool:
-        """Whether it goes on from tokens that it did not compute itself: it was forked, or found them in the cache."""
+        """Update the record of a request.
+
+        Return whether it continues from tokens that it did not compute: it was forked, or found them in the cache.
+        """
         end, num_preemptions = request.num_computed_tokens, request.num_preemptions
         start = end - num_new_tokens
-        # Who was preempted before its first step was forked, and has lost the prompt that its leader had computed.
+        # A fork that was preempted before its first step has lost the prompt that its leader had computed.
         new = _Last(0, request.num_prompt_tokens if num_preemptions else 0, 0)
         last = self._last.get(request.request_id, new)
         self.num_recomputed_tokens += max(min(end, last.furthest) - start, 0)

@@ -1,4 +1,5 @@
-"""A scheduler that plans nothing, again and again: every request ends with the reason, and the engine serves on."""
+"""A scheduler that plans nothing, many steps in a row: every request ends with the reason, and the engine still
+works."""
 
 import asyncio
 import dataclasses
@@ -19,7 +20,7 @@ PROMPT, OTHER = list(range(30, 50)), list(range(60, 100))
 
 
 class Stubborn(Scheduler):
-    """Plans nothing for ``num_refusals`` steps; what it says instead is in ``instead``, one plan after the other."""
+    """Plans nothing for ``num_refusals`` steps, then returns the plans in ``instead``, one per step."""
 
     num_refusals = 0
     instead = ()
@@ -74,7 +75,8 @@ def test_the_count_is_of_steps_in_a_row():
 
 @pytest.mark.parametrize("num_steps_before", [0, 1, 3])
 def test_all_requests_end_and_the_engine_serves_again(loaded, expected, num_steps_before):
-    """After no step they wait, after one they hold blocks, after three the next step has been begun."""
+    """Let the engine stall before the first step (requests wait), after one (they hold blocks), or after three (a step
+    was begun early)."""
     engine = make_engine(loaded)
     for name, prompt in (("a", PROMPT), ("b", OTHER)):
         engine.add_request(prompt, PARAMS, name)
@@ -99,7 +101,7 @@ def test_all_requests_end_and_the_engine_serves_again(loaded, expected, num_step
 
 def test_the_error_counts_the_blocks_wanted_and_free(loaded):
     engine = make_engine(loaded, num_blocks=9)
-    leaked = engine.kv_cache.block_pool.get_new_blocks(5)  # which nobody gives back
+    leaked = engine.kv_cache.block_pool.get_new_blocks(5)  # which are never freed
     engine.add_request(list(range(50)), PARAMS, "r")
     (output,) = run(engine).values()
     assert output.error == ("StalledError: nothing could be planned for 3 steps: the scheduler gave request 'r' no "
@@ -120,7 +122,7 @@ def test_samples_of_one_request_end_together(loaded):
 
 
 def test_a_new_request_has_as_many_steps_as_the_first(loaded, expected):
-    """What was counted for those that have ended does not count against others."""
+    """Check that idle steps counted for ended requests do not count against later ones."""
     engine = make_engine(loaded)
     engine.add_request(PROMPT, PARAMS, "first")
     engine.scheduler.num_refusals = MAX_IDLE_STEPS + 2
@@ -131,7 +133,7 @@ def test_a_new_request_has_as_many_steps_as_the_first(loaded, expected):
     assert output.error is None and output.token_ids == expected[0]
 
 
-# ---- what is no reason to give up
+# ---- no reason to give up
 
 
 def test_pauses_that_end_in_time_change_nothing(loaded, expected):
@@ -161,7 +163,7 @@ def test_outputs_that_were_put_back_are_no_reason(loaded, expected):
 
 @pytest.mark.parametrize("how", ["preempted", "finished"])
 def test_steps_that_only_take_from_requests_are_no_reason(loaded, expected, how):
-    """Nobody gets a token for many steps, but in each somebody loses its blocks, or ends."""
+    """Give no request a token for many steps, while in each step a request loses its blocks or ends."""
     engine = make_engine(loaded)
     scheduler = engine.scheduler
     engine.add_request(PROMPT, PARAMS, "r")
@@ -179,7 +181,7 @@ def test_steps_that_only_take_from_requests_are_no_reason(loaded, expected, how)
     check_is_clean(engine)
 
 
-# ---- the other doors
+# ---- other entry points
 
 
 def test_generate_ends_and_hands_back_what_became_of_others(loaded, expected):

@@ -1,4 +1,4 @@
-"""What an engine counts over its steps: compared with what a walk over everything finds, step by step."""
+"""The counters of an engine over its steps, compared step by step with a full count."""
 
 import random
 
@@ -60,7 +60,7 @@ class Onlooker(Scheduler):
 
 @pytest.mark.parametrize("num_blocks", [200, 40, 24])
 def test_peaks_and_repeated_work_are_what_a_walk_over_everything_finds(loaded, num_blocks):
-    engine = make_engine(loaded, Onlooker, num_blocks=num_blocks, max_num_batched_tokens=16)  # prompts come in chunks
+    engine = make_engine(loaded, Onlooker, num_blocks=num_blocks, max_num_batched_tokens=16)  # prompts in chunks
     rng = random.Random(num_blocks)
     shared = tokens(24, 0)
     for index in range(24):

@@ -1,7 +1,7 @@
-"""``paged_attention`` for speed: the same call, the same results but for rounding.
+"""``paged_attention`` for speed: the same call, and the same results except for rounding.
 
-Requests that compute one token are attended together, block by block (``split_kv``), and so are those that compute a
-few; a longer chunk, or one of few requests, by itself (``gathered``).
+Requests that compute one token or a few are attended together, block by block (``split_kv``). A longer chunk, or a
+request in a step of few, is attended separately (``gather_attention``).
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ from mini_vllm.fast.streams import joined, streams
 
 
 class FastAttention:
-    """Attention of one engine, whose layers all have the same shape.
+    """The attention of one engine, whose layers all have the same shape.
 
-    It is called once per layer, and plans once per step: it knows a step by the lists that it is given, which it holds.
-    The same objects are the same step, so they must not be changed in place. The plan of a step builds on that of the
-    one before.
+    It is called once per layer, and plans once per step. It recognises a step by the identity of the lists it is given,
+    which it keeps, so they must not be changed in place. The plan of a step builds on that of the previous one.
 
-    It asks for more than ``paged_attention``: requests with one token come first, and slots after a context hold
+    It requires more than ``paged_attention``: requests with one token come first, and slots after a context hold
     numbers, any numbers.
     """
 
     def __init__(self) -> None:
         self._step: tuple[object, object, object] | None = None
         self._longest = 0
-        #: By window: plans of this step, and the latest ones of any step.
+        #: By window: the plans of this step, and the latest plans of any step.
         self._plans: dict[int | None, AttentionPlan] = {}
         self._latest: dict[int | None, AttentionPlan] = {}
 
     def __call__(self, queries: mx.array, pool: mx.array, block_tables: Sequence[Sequence[int]],
                  context_lens: Sequence[int], query_starts: Sequence[int], scale: float,
                  window: int | None = None) -> mx.array:
-        """As ``paged_attention``. Raises ValueError if a request with one token stands after one with several."""
+        """Compute attention like ``paged_attention``.
+
+        Raise ValueError if a request with one token follows one with several.
+        """
         known = self._step
         if (known is None or known[0] is not block_tables or known[1] is not context_lens
                 or known[2] is not query_starts):
             self._step, self._longest, self._plans = (block_tables, context_lens, query_starts), max(context_lens), {}
         if window is not None and window >= self._longest:
-            window = None  # it reaches back to the first token of every request
+            window = None  # it covers every request from its first token
         if window not in self._plans:
             spans = [Span(table, end - start, context_len) for table, context_len, start, end
                      in zip(block_tables, context_lens, query_starts, query_starts[1:])]
@@ -55,7 +57,7 @@ class FastAttention:
 
 
 def attend(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
-    """What each token of the planned step sees, [num_tokens, num_heads, head_dim], like ``queries``."""
+    """Compute attention for each token of the planned step, [num_tokens, num_heads, head_dim], like ``queries``."""
     scaled = queries[:plan.num_together] * scale if plan.num_together else queries
     outs, start = [], 0
     for part in plan.parts:

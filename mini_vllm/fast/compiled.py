@@ -1,4 +1,4 @@
-"""Many small operations on large arrays as one: on a GPU each would read and write all of its array."""
+"""Many small operations on large arrays as one: on a GPU each of them would read and write the whole array."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mini_vllm.fast import tuning
 
 
 def compiled_on_gpu(function: Callable[..., mx.array]) -> Callable[..., mx.array]:
-    """``function`` of arrays, by ``mx.compile``. On a CPU as it is."""
+    """Return ``function`` compiled by ``mx.compile`` on a GPU, and unchanged on a CPU."""
     compile_once = cache(lambda: mx.compile(function))
 
     @wraps(function)

@@ -1,7 +1,7 @@
-"""One request by itself: bring its blocks together, and attend as if they had never been apart.
+"""Attention for a single request: gather its blocks, and attend as if they were contiguous.
 
-A long chunk is attended in tiles: a tile of queries needs no keys after its own last one, nor any before the window of
-its first.
+A long chunk is attended in tiles: a tile of queries needs no keys after its own last token, nor any before the window
+of its first.
 
     keys      0 ─────────────────────────▶ context_len
     tile 0    ██████████░
@@ -24,7 +24,7 @@ from mini_vllm.fast.streams import joined, streams
 
 
 class GatherPlan:
-    """The blocks of a span, and the masks of its tiles; both are made once per step and used by every layer."""
+    """The blocks of a span, and the masks of its tiles. Both are created once per step and used by every layer."""
 
     def __init__(self, span: Span, num_kv_heads: int, block_size: int, masks: CausalMasks) -> None:
         self.num_tokens, self.context_len = span.num_queries, span.context_len
@@ -33,8 +33,10 @@ class GatherPlan:
 
 
 class CausalMasks:
-    """Which keys a tile's queries see, of which the last query is the token of the last key. Tiles of one size share
-    their mask, and so do requests and layers."""
+    """The keys that a tile's queries see; the last query and the last key belong to the same token.
+
+    Tiles of one size share their mask, across requests and layers.
+    """
 
     def __init__(self, window: int | None) -> None:
         self.window = window
@@ -42,8 +44,10 @@ class CausalMasks:
         self._boolean: dict[tuple[int, int], mx.array] = {}
 
     def additive(self, num_queries: int, num_keys: int, group: int) -> mx.array:
-        """[num_keys, group * num_queries]: -inf where a query does not see a key, else 0; once for each of the query
-        heads that share a KV head."""
+        """Return a mask [num_keys, group * num_queries]: -inf where a query does not see a key, else 0.
+
+        It is repeated for each of the query heads that share a KV head.
+        """
         if (num_queries, num_keys, group) not in self._additive:
             visible = visible_keys(num_queries, num_keys, self.window).T
             mask = np.where(visible, np.float32(0), np.float32(-np.inf))
@@ -51,7 +55,7 @@ class CausalMasks:
         return self._additive[num_queries, num_keys, group]
 
     def for_mlx(self, num_queries: int, num_keys: int) -> mx.array | str | None:
-        """The same as MLX's own attention takes it: a word where one will do, else [num_queries, num_keys]."""
+        """Return the mask for MLX's own attention: a keyword where one is enough, else [num_queries, num_keys]."""
         if self.window is None or num_keys <= self.window:
             return "causal" if num_queries > 1 else None
         if (num_queries, num_keys) not in self._boolean:
@@ -60,14 +64,16 @@ class CausalMasks:
 
 
 def matrix_ids(block_ids: Sequence[int], num_both: int) -> mx.array:
-    """Which of the pool's matrices [block_size, head_dim], ``num_both`` a block, are the first of each block, which the
-    second, and so on: [num_both, num_blocks]."""
+    """Return the indices of the blocks' matrices in the pool, [num_both, num_blocks].
+
+    A matrix is [block_size, head_dim], and each block has ``num_both`` of them. Row i contains the i-th of every block.
+    """
     ids = np.asarray(block_ids) * num_both + np.arange(num_both)[:, None]
     return mx.array(ids.astype(np.uint32))
 
 
 def gather(pool: mx.array, matrices: mx.array) -> tuple[mx.array, mx.array]:
-    """Keys and values of some blocks, each [num_kv_heads, num_tokens, head_dim]. This copies them."""
+    """Copy the keys and values of some blocks, each [num_kv_heads, num_tokens, head_dim]."""
     num_blocks, num_both, block_size, head_dim = pool.shape
     gathered = pool.reshape(num_blocks * num_both, block_size, head_dim)[matrices]
     both = gathered.reshape(num_both, matrices.shape[1] * block_size, head_dim)
@@ -75,7 +81,7 @@ def gather(pool: mx.array, matrices: mx.array) -> tuple[mx.array, mx.array]:
 
 
 def attend_gathered(queries: mx.array, pool: mx.array, plan: GatherPlan, scale: float) -> mx.array:
-    """What each token of one request sees, [num_queries, num_heads, head_dim], like ``queries``."""
+    """Compute attention for each token of one request, [num_queries, num_heads, head_dim], like ``queries``."""
     first, window = plan.context_len - plan.num_tokens, plan.masks.window
     stream = next(streams)
     with mx.stream(stream):
@@ -103,10 +109,10 @@ def _attend_by_mlx(queries: mx.array, keys: mx.array, values: mx.array, mask: mx
 
 
 def _attend_by_hand(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array, scale: float) -> mx.array:
-    """The same, with the softmax of half of the heads on each stream. Products stay on one: they use all cores by
-    themselves, and two at a time only get in each other's way.
+    """Compute the same, with the softmax of half of the heads on each stream.
 
-    ``queries`` is [num_heads, num_queries, head_dim], keys and values [num_kv_heads, num_keys, head_dim].
+    Products stay on one stream: a product uses all cores, and two at a time only slow each other down. ``queries`` is
+    [num_heads, num_queries, head_dim], keys and values [num_kv_heads, num_keys, head_dim].
     """
     num_heads, num_queries, head_dim = queries.shape
     num_kv_heads = keys.shape[0]

@@ -1,4 +1,4 @@
-"""Python's garbage collector, and why a process that serves tells it what to leave alone."""
+"""Python's garbage collector, and why a server tells it to ignore some objects."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import gc
 
 
 def leave_what_is_there_alone() -> None:
-    """Everything that exists now is not searched for garbage any more.
+    """Exclude all existing objects from garbage collection.
 
-    Now and then the collector goes through all objects, while every request waits. A server's libraries make 70,000 of
-    them, nearly all of which stay to the end, and that takes 40 ms. What is made and becomes garbage after this call is
-    still found; an engine is freed without the collector.
+    Occasionally the collector goes through all objects, while every request waits. A server's libraries create 70,000
+    objects, nearly all of which stay until the end, and one pass takes 40 ms. Objects that are created after this call
+    are still collected; an engine is freed without the collector.
     """
     gc.collect()
     gc.freeze()

@@ -1,10 +1,10 @@
-"""The same K/V arrays, written faster.
+"""The same K/V arrays as ``attention.PagedKVCache``, written faster.
 
-A step's slots are looked at once, and all layers are written in the way found then:
+The slots of a step are analysed once, and all layers are written in the way chosen then:
 
     one token            a slice of the pool is replaced: half the cost of a scatter on a CPU
-    tokens apart         one scatter of their numbers, or of their vectors: requests that decode
-    tokens side by side  block after block, a slice each: chunks on a CPU
+    scattered tokens     one scatter of their numbers, or of their vectors: decoding requests
+    adjacent tokens      block by block, one slice each: chunks on a CPU
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mini_vllm.fast import tuning
 
 
 class FastKVCache(PagedKVCache):
-    """A PagedKVCache that recognises the slots of the step it wrote last, by identity: do not change them in place."""
+    """A PagedKVCache that recognises the slots of the last step by identity: do not change the slots in place."""
 
     _plan: WritePlan | None = None
 
     def write(self, layer: int, keys_values: mx.array, slots: TokenArray) -> None:
-        """As the plain one."""
+        """Store keys and values like the plain cache."""
         if self._plan is None or self._plan.slots is not slots:
             _, num_both, head_dim = keys_values.shape
             self._plan = WritePlan(slots, num_both, head_dim, self.block_size)
@@ -44,7 +44,7 @@ class FastKVCache(PagedKVCache):
 
 
 class Run(NamedTuple):
-    """Consecutive tokens of a step that stand side by side in one block."""
+    """Consecutive tokens of a step that are adjacent in one block."""
 
     tokens: slice
     block_id: int
@@ -52,15 +52,16 @@ class Run(NamedTuple):
 
 
 class WritePlan:
-    """How the tokens of a step are written: the first ``num_apart`` one by one, the others in ``runs``."""
+    """The way the tokens of a step are written: the first ``num_apart`` one by one, the others in ``runs``."""
 
     def __init__(self, slots: TokenArray, num_both: int, head_dim: int, block_size: int) -> None:
-        """``num_both`` vectors a token: one of keys and one of values for each KV head."""
+        """Plan the writes of a step. A token has ``num_both`` vectors: keys and values of each KV head."""
         self.slots = slots
         self.runs: list[Run] = []
         #: Block and offset of the only token, if there is only one.
         self.single: mx.array | None = None
-        #: Where the vectors of tokens apart stand in the pool, seen as one long list of them; None if there are none.
+        #: Indices of the scattered tokens' vectors in the pool, seen as one long list of vectors; None if there are
+        #: none.
         self.vectors: mx.array | None = None
         #: The same for each of their numbers, where that is faster.
         self.elements: mx.array | None = None
@@ -82,9 +83,9 @@ class WritePlan:
 
 
 def find_runs(slots: TokenArray, block_size: int) -> list[Run]:
-    """All runs from the first that has more than one token; none, if they are too short to be worth it.
+    """Return all runs from the first that has more than one token; none if they are too short to be worth it.
 
-    Tokens before that run are those of requests that decode.
+    The tokens before the first run belong to decoding requests.
     """
     is_start = slots % block_size == 0
     is_start[0] = True

@@ -1,4 +1,4 @@
-"""What the attention of a step needs to know beforehand. Made once per step with numpy, then used by every layer."""
+"""The plan of a step's attention, made once per step with numpy and used by every layer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mini_vllm.fast.split_plan import SplitPlan, begin_alike
 class AttentionPlan:
     """Which requests of a step are attended together, block by block, and which one by one.
 
-    ``before`` is the plan of an earlier step, if there was one: what requests that decode attend to is mostly the same,
-    but for the one token that each has more. With a ``window``, a token attends to this many tokens only, itself
-    included; a beginning that requests share is then no longer the same for all of them, and each attends by itself.
+    ``before`` is the plan of an earlier step, if there was one: decoding requests attend to mostly the same tokens,
+    plus one more each. With a ``window``, a token attends only to the last ``window`` tokens, including itself;
+    requests with a common beginning then no longer see the same tokens of it, so each attends separately.
 
-    Raises ValueError if a request with one token stands after one with several.
+    Raises ValueError if a request with one token follows one with several.
     """
 
     def __init__(self, spans: Sequence[Span], num_heads: int, num_kv_heads: int, block_size: int,
@@ -30,12 +30,11 @@ class AttentionPlan:
             raise ValueError(f"requests that compute one token come first in a step, but the numbers of tokens are "
                              f"{nums}")
         masks = CausalMasks(window)
-        #: In the order of the step: requests that are attended together, in one plan for each stream that they are
-        #: shared out to, and requests by themselves.
+        #: In the order of the step: requests that are attended together, with one plan per stream, and single requests.
         self.parts: list[SplitPlan | GatherPlan] = []
-        #: Tokens up to the last that is attended together with others.
+        #: Number of tokens up to the last one that is attended together with others.
         self.num_together = 0
-        #: The plans of each run that is attended together, by the blocks of its requests.
+        #: The plans of each group that is attended together, by the blocks of its requests.
         self._runs: list[tuple[list[Sequence[int]], list[SplitPlan]]] = []
         for most_queries, group in groupby(spans, key=_most_queries):
             run = list(group)
@@ -53,7 +52,8 @@ class AttentionPlan:
             self.num_together = sum(part.num_tokens for part in self.parts)
 
     def _moved(self, tables: list[Sequence[int]], run: Sequence[Span]) -> list[SplitPlan] | None:
-        """The plans of a run with these blocks, at its lengths now; None if there was none."""
+        """Return the earlier plans of a group with these blocks, moved to its current lengths; None if there were
+        none."""
         for own_tables, splits in self._runs:
             if own_tables == tables:
                 ends = accumulate(each.num_requests for each in splits)
@@ -64,17 +64,19 @@ class AttentionPlan:
 
 
 def _most_queries(span: Span) -> int:
-    """How many tokens the requests compute at most that this one is attended together with; 0 for a chunk, which is
-    attended by itself."""
+    """Return the most tokens per request in the group that this request is attended with; 0 for a chunk.
+
+    A chunk is attended separately.
+    """
     if span.num_queries == 1:
         return 1
     return tuning.MAX_SPLIT_QUERIES if span.num_queries <= tuning.MAX_SPLIT_QUERIES else 0
 
 
 def _halves(spans: Sequence[Span], block_size: int, may_share: bool) -> list[Sequence[Span]]:
-    """Requests in two halves with about as many blocks each, for two streams; in one, if two would not pay.
+    """Split requests into two halves with about equally many blocks, for two streams; one part if two would not pay.
 
-    Requests that share a beginning, where they may, are not torn apart: together they attend to it once.
+    If prefixes may be shared, requests with a common beginning stay together: they attend to it once.
     """
     counts = list(accumulate(span.num_blocks(block_size) for span in spans))
     cut = sum(count < counts[-1] / 2 for count in counts) + 1
@@ -86,7 +88,7 @@ def _halves(spans: Sequence[Span], block_size: int, may_share: bool) -> list[Seq
 
 
 def _within(spans: Sequence[Span], max_blocks: int, block_size: int) -> list[Sequence[Span]]:
-    """Requests in as few parts as have at most ``max_blocks`` blocks each, or one request."""
+    """Split requests into as few parts as possible of at most ``max_blocks`` blocks each, or of one request."""
     parts: list[Sequence[Span]] = []
     start = num_blocks = 0
     for index, span in enumerate(spans):

@@ -1,4 +1,4 @@
-"""Products with weights, and the activation between them, in the way this machine is best at."""
+"""Products with weights, and the activation between them, in the order that is fastest on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Multiply = Callable[[mx.array, mx.array], mx.array]
 
 
 def project(x: mx.array, weight: mx.array, part: str = "one") -> mx.array:
-    """``x @ weight.T``. ``part`` is a field of ``tuning.WeightsFirst``."""
+    """Compute ``x @ weight.T``. ``part`` is a field of ``tuning.WeightsFirst``."""
     num_tokens = x.shape[0]
     if tuning.two_apart_are_faster(num_tokens):
         return mx.concatenate([x[:1] @ weight.T, x[1:] @ weight.T])
@@ -30,25 +30,25 @@ def weights_first(x: mx.array, weight: mx.array) -> mx.array:
 
 
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:
-    """``gate * sigmoid(gate) * up``, with one exp and nothing else that is slow."""
+    """Compute ``gate * sigmoid(gate) * up``, with exp as the only slow operation."""
     return in_halves(lambda gate, up: gate / one_plus_exp(-gate) * up, gate, up,
                      min_size=tuning.MIN_ACTIVATION_TO_SPLIT)
 
 
 def gated_mlp(x: mx.array, gate_up_weight: mx.array, down_weight: mx.array) -> mx.array:
-    """``swiglu`` of both halves of ``x @ gate_up_weight.T``, then times ``down_weight.T``."""
+    """Compute ``swiglu`` of both halves of ``x @ gate_up_weight.T``, then multiply by ``down_weight.T``."""
     if tuning.weights_first_is_faster(x.shape[0], "mlp"):
         return mlp_by_columns(x, gate_up_weight, down_weight)
     return mlp_by_rows(x, gate_up_weight, down_weight)
 
 
 def mlp_by_rows(x: mx.array, gate_up_weight: mx.array, down_weight: mx.array, multiply: Multiply = project) -> mx.array:
-    """One row per token throughout."""
+    """Compute the MLP with one row per token throughout."""
     gate, up = mx.split(multiply(x, gate_up_weight), 2, axis=-1)
     return multiply(swiglu(gate, up), down_weight)
 
 
 def mlp_by_columns(x: mx.array, gate_up_weight: mx.array, down_weight: mx.array) -> mx.array:
-    """One column per token throughout, so that only the result is laid out anew."""
+    """Compute the MLP with one column per token throughout, so that only the result is transposed."""
     gate, up = mx.split(gate_up_weight @ x.T, 2)
     return (down_weight @ swiglu(gate, up)).T

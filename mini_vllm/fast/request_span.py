@@ -1,4 +1,4 @@
-"""What one request computes in a step, and what it attends to."""
+"""The tokens that one request computes in a step, and its context."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ class Span(NamedTuple):
     context_len: int
 
     def num_blocks(self, block_size: int) -> int:
-        """Blocks that the context fills; the table may have more."""
+        """Return the number of blocks that the context fills; the table may have more."""
         return -(-self.context_len // block_size)
 
     def within(self, window: int, block_size: int) -> Span:
-        """The span without the blocks that none of its queries sees: as if the request began with the first one left.
+        """Return the span without the blocks that none of its queries sees, as if the request began with the first one
+        left.
 
             window of 5, blocks of 4    0 1 2 3 │ 4 5 6 7 │ 8 9 10 11 │ 12
             a token at 12 sees                               8 9 10 11   12

@@ -1,14 +1,15 @@
-"""Split-KV decoding: many requests, a few tokens each, attended block by block straight out of the pool.
+"""Split-KV decoding: many requests with a few tokens each, attended block by block directly from the pool.
 
-Each split (request, block) gives a *partial*: what the tokens of the block add to the softmax of the request, that is
-their weights, measured from the highest score of the whole request, the sum of these, and the values weighted by them.
-So partials of a request are simply added. A prefix that several requests share gives a partial to each of them, from
-one large product instead of many small ones: cascade attention.
+Each split (request, block) gives a *partial*: the contribution of the block's tokens to the softmax of the request. It
+consists of their weights relative to the highest score of the whole request, the sum of the weights, and the values
+weighted by them. So the partials of a request are simply added. A prefix that several requests share gives a partial to
+each of them, from one large product instead of many small ones: cascade attention.
 
-Most steps have so few tokens that starting an operation takes longer than computing it: the fewer, the better.
+Most steps have so few tokens that starting an operation takes longer than computing it: fewer operations are better.
 
-Whole blocks are multiplied, and what a request does not see then counts 0 times. So every slot must hold a number, also
-slots after a context; the engine sees to that. On a CPU, MLX's ``gather_mm`` takes float32 only, and so does this.
+Whole blocks are multiplied; slots that a request does not see get weight 0. So every slot must hold a number, even
+slots after a context; the engine ensures that. On a CPU, MLX's ``gather_mm`` supports only float32, and so does this
+module.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from mini_vllm.fast.gather_attention import gather
 from mini_vllm.fast.split_plan import PartialSums, SharedPrefix, SplitPlan
 from mini_vllm.fast.streams import joined, streams
 
-#: Weights of a prefix may all be 0, if the request's other tokens score so much higher.
+#: All weights of a prefix may be 0, if the request's other tokens score much higher.
 SMALLEST_SUM = 1e-30
 
 
 def attend_splits(queries: mx.array, pool: mx.array, plan: SplitPlan) -> mx.array:
-    """What each token sees, [num_tokens, num_heads, head_dim], like ``queries``, which are scaled."""
+    """Compute attention for each token, [num_tokens, num_heads, head_dim], like ``queries``, which are scaled."""
     if plan.row_tokens is not None:
         queries = queries[plan.row_tokens]
     blocks = _BlockPartials(queries, pool, plan)
@@ -37,7 +38,8 @@ def attend_splits(queries: mx.array, pool: mx.array, plan: SplitPlan) -> mx.arra
 
 
 def _add_up(blocks: _BlockPartials, queries: mx.array, pool: mx.array, plan: SplitPlan, sums: PartialSums) -> mx.array:
-    """What each row sees, [num_rows, num_heads, head_dim], from the partials of its blocks and of its prefix."""
+    """Compute attention for each row, [num_rows, num_heads, head_dim], from the partials of its blocks and its
+    prefix."""
     num_rows, num_heads, _ = queries.shape
     parts: list[_BlockPartials | _PrefixPartials] = [blocks]
     for prefix in plan.prefixes:
@@ -62,8 +64,8 @@ def _add_up(blocks: _BlockPartials, queries: mx.array, pool: mx.array, plan: Spl
 class _BlockPartials:
     """The partials of all splits, for each row of their requests.
 
-    Rows and query heads that share a KV head are multiplied together, [num_rows * group, head_dim] and
-    [head_dim, block_size]; heads of one row one by one where products of one vector are so much faster.
+    Rows and query heads that share a KV head are multiplied together, [num_rows * group, head_dim] and [head_dim,
+    block_size]. The heads of a single row are multiplied separately where products of one vector are much faster.
     """
 
     def __init__(self, queries: mx.array, pool: mx.array, plan: SplitPlan) -> None:
@@ -73,7 +75,7 @@ class _BlockPartials:
         self._products = plan.products
         self._matrices = pool.reshape(num_blocks * num_both, block_size, head_dim)
         num_splits = plan.mask.shape[0]
-        #: Products of a split.
+        #: The number of products per split.
         self._per_split = self._products.keys.shape[0] // num_splits
         heads_per_product = self._num_heads // self._per_split
         if self._num_rows > 1:
@@ -91,15 +93,19 @@ class _BlockPartials:
         return self._to_rows(self._scores.max(axis=-1))
 
     def weigh(self, tops: mx.array) -> list[mx.array]:
-        """Weighted values [num_splits * num_rows, num_heads, head_dim] and sums of weights [num_splits * num_rows,
-        num_heads, 1], with scores measured from ``tops`` [num_splits * num_rows, num_heads]."""
+        """Return the values weighted and the sums of weights, with scores relative to ``tops``.
+
+        ``tops`` is [num_splits * num_rows, num_heads], the values [num_splits * num_rows, num_heads, head_dim], and the
+        sums [num_splits * num_rows, num_heads, 1].
+        """
         if self._num_rows > 1:
             tops = tops.reshape(-1, self._num_rows, self._per_split, self._num_heads // self._per_split).swapaxes(1, 2)
         weights = exp_below_zero(self._scores - tops[..., None])
         return [self._to_rows(self._weighted_values(weights)), self._to_rows(weights.sum(axis=-1, keepdims=True))]
 
     def attended(self, num_requests: int) -> mx.array:
-        """What each row sees, [num_requests * num_rows, num_heads, head_dim], of requests with as many splits each."""
+        """Compute attention for each row, [num_requests * num_rows, num_heads, head_dim]; all requests have equally
+        many splits."""
         scores = self._scores.reshape(num_requests, -1, *self._scores.shape[1:])
         tops = scores.max(axis=-1, keepdims=True).max(axis=1, keepdims=True)
         weights = exp_below_zero(scores - tops)
@@ -107,19 +113,19 @@ class _BlockPartials:
         return self._to_rows(self._weighted_values(weights).sum(axis=1) / sums)
 
     def _weighted_values(self, weights: mx.array) -> mx.array:
-        """[…, block_size] → […, head_dim]"""
+        """Multiply weights by values: […, block_size] → […, head_dim]"""
         num_products, block_size = self._products.weights.shape[0], weights.shape[-1]
         out = mx.gather_mm(weights.astype(self._matrices.dtype).reshape(num_products, -1, block_size), self._matrices,
                            self._products.weights, self._products.values)
         return out.reshape(*weights.shape[:-1], -1).astype(mx.float32)
 
     def _to_rows(self, x: mx.array) -> mx.array:
-        """[n, products, num_rows, heads, …] → [n * num_rows, num_heads, …]"""
+        """Reshape [n, products, num_rows, heads, …] → [n * num_rows, num_heads, …]"""
         return x if self._num_rows == 1 else x.swapaxes(1, 2).reshape(-1, self._num_heads, *x.shape[4:])
 
 
 class _PrefixPartials:
-    """The partials of all rows of the requests that share a prefix; below, a row counts as a request of its own."""
+    """The partials of all rows of the requests that share a prefix. In this class, each row counts as a request."""
 
     def __init__(self, queries: mx.array, pool: mx.array, prefix: SharedPrefix) -> None:
         self.stream = mx.default_stream(mx.default_device())  # the one it is computed on
@@ -134,20 +140,20 @@ class _PrefixPartials:
         self.highest = self._to_heads(self._scores.max(axis=1)).squeeze(-1)
 
     def _to_heads(self, x: mx.array) -> mx.array:
-        """[num_kv_heads, num_requests * group, ...] → [num_requests, num_heads, ...]"""
+        """Reshape [num_kv_heads, num_requests * group, ...] → [num_requests, num_heads, ...]"""
         num_kv_heads = x.shape[0]
         return (x.reshape(num_kv_heads, self._num_requests, self._num_heads // num_kv_heads, -1).swapaxes(0, 1)
                 .reshape(self._num_requests, self._num_heads, -1))
 
     def weigh(self, tops: mx.array) -> list[mx.array]:
-        """As that of the splits, with ``tops`` [num_requests, num_heads]."""
+        """Return weighted values and sums as ``_BlockPartials.weigh`` does, with ``tops`` [num_requests, num_heads]."""
         num_kv_heads = self._scores.shape[0]
         own_tops = tops.reshape(self._num_requests, num_kv_heads, -1).swapaxes(0, 1).reshape(num_kv_heads, 1, -1)
         weights = exp_below_zero(self._scores - own_tops)
         sums = weights.sum(axis=1)[..., None]
         if self._values.dtype == mx.float32:
             out = weights.swapaxes(1, 2) @ self._values
-        else:  # thousands of values may add up to more than half precision holds: their mean does not
+        else:  # thousands of values may sum to more than half precision holds: their mean does not
             shares = (weights.swapaxes(1, 2) / mx.maximum(sums, SMALLEST_SUM)).astype(self._values.dtype)
             out = (shares @ self._values).astype(mx.float32) * sums
         return [self._to_heads(out), self._to_heads(sums)]

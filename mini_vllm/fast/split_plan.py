@@ -1,13 +1,13 @@
-"""What split-KV decoding needs to know beforehand: which blocks each request reads, and how partial results are added.
+"""The plan of split-KV decoding: which blocks each request reads, and how partial results are added.
 
     requests   A: 1 2 3 4   B: 1 2 5   C: 6                    blocks of their contexts
     prefix     1 2, shared by A and B                          attended once for both (cascade attention)
     splits     (A, 3) (A, 4) (B, 5) (C, 6)                     one for each other (request, block)
     partials   (A, 3) (A, 4) (B, 5) (C, 6) │ (A, 1 2) (B, 1 2)
 
-Nothing is multiplied for the sake of a longer request: a request has as many splits as it needs. But where all need
-about as many and share nothing, the few that are missing are filled up: the plan is *even*, the partials of a request
-stand side by side, and nothing has to be looked up to add them.
+A request has as many splits as it needs; nothing is padded to the longest request. But if all requests need about
+equally many and share nothing, the few missing ones are padded: the plan is *even*, the partials of a request are
+adjacent, and no lookup is needed to add them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ IntArray = npt.NDArray[np.int64]
 
 
 class Products(NamedTuple):
-    """What each product of a split takes, as indices: for the scores a matrix of queries and one of keys, then a matrix
-    of weights and one of values. A matrix of queries is one query head, or all those that share a KV head."""
+    """The operands of each product of a split, as indices.
+
+    For the scores: a matrix of queries and one of keys; then a matrix of weights and one of values. A matrix of queries
+    is one query head, or all those that share a KV head.
+    """
 
     queries: mx.array
     keys: mx.array
@@ -38,32 +41,32 @@ class Products(NamedTuple):
 
 
 class PartialSums(NamedTuple):
-    """Which partials are added to each other."""
+    """Which partials are added together."""
 
     #: [num_partials]: the row that each partial belongs to.
     rows: mx.array
-    #: [num_sums, width]: partials of one request each; those that are too few are filled up.
+    #: [num_sums, width]: the partials of one sum each; short sums are padded.
     partials: mx.array
-    #: [num_sums, width, 1, 1]: 1 for partials that count, 0 for the filling.
+    #: [num_sums, width, 1, 1]: 1 for partials that count, 0 for padding.
     factors: mx.array
-    #: [num_sums]: the request of each sum, where some have several; None where each has one.
+    #: [num_sums]: the request of each sum, if some have several; None if each has one.
     requests: mx.array | None
 
 
 class SplitPlan:
-    """The splits of requests that compute few tokens each: one that decodes, or a few drafts beside it.
+    """The splits of requests that compute few tokens each: one decoding token, possibly with a few drafts.
 
-    All have the same number of *rows*, that of the request with the most tokens; what a request has too few is filled
-    up with its last token. With a ``window``, each request sees a beginning of its own, and no prefix is shared.
+    All requests have the same number of *rows*, that of the request with the most tokens; shorter ones are padded with
+    their last token. With a ``window``, each request begins at its own position, and no prefix is shared.
     """
 
     def __init__(self, spans: Sequence[Span], num_heads: int, num_kv_heads: int, block_size: int,
                  window: int | None = None) -> None:
         self.num_requests, self._window, self._block_size = len(spans), window, block_size
         self._num_queries = [span.num_queries for span in spans]
-        #: Rows of a request, and tokens of all.
+        #: Rows of a request, and tokens of all requests.
         self.num_rows, self.num_tokens = max(self._num_queries), sum(self._num_queries)
-        #: Of each row its token, and of each token its row; None where they are the same.
+        #: The token of each row, and the row of each token; None if they are the same.
         self.row_tokens: mx.array | None = None
         self.token_rows: mx.array | None = None
         if self.num_tokens < self.num_requests * self.num_rows:
@@ -97,20 +100,22 @@ class SplitPlan:
         self.token_rows = mx.array(rows[nth < counts[:, None]].astype(np.uint32))
 
     def can_move_to(self, spans: Sequence[Span]) -> bool:
-        """Whether ``at`` is right for these spans, whose blocks are the same."""
+        """Check whether ``at`` is valid for these spans, whose blocks are the same."""
         return (self._num_queries == [span.num_queries for span in spans]
                 and all(span.context_len - span.num_queries >= num_shared
                         for span, num_shared in zip(spans, self._prefix_lens)))
 
     def at(self, spans: Sequence[Span]) -> SplitPlan:
-        """The same requests, with the same blocks and as many tokens to compute, at other lengths."""
+        """Return the plan for the same requests, blocks and numbers of tokens, at other context lengths."""
         moved = copy.copy(self)
         moved.mask = self._mask(spans)
         return moved
 
     def _mask(self, spans: Sequence[Span]) -> mx.array:
-        """0 where the slot holds a token that the row sees, -inf where it does not: [num_splits, 1, block_size], or
-        [num_splits, 1, num_rows, 1, block_size] if there are several rows."""
+        """Return a mask that is 0 where the slot holds a token that the row sees, and -inf elsewhere.
+
+        Its shape is [num_splits, 1, block_size], or [num_splits, 1, num_rows, 1, block_size] if there are several rows.
+        """
         num_seen = np.asarray([span.context_len for span in spans])
         if self.num_rows > 1:  # a token sees one less than the next
             to_come = np.asarray(self._num_queries)[:, None] - 1 - np.arange(self.num_rows)
@@ -125,9 +130,11 @@ class SplitPlan:
 
 
 def _splits(firsts: IntArray, counts: IntArray, num_heads: int, may_fill: bool) -> tuple[IntArray, IntArray, bool]:
-    """Of each split its request and which of the request's blocks it is, given the first block of each request and how
-    many it has; and whether all requests have the same number, also by filling up. What a split that fills up reads
-    counts 0 times: it stands after the context."""
+    """Return the request and the block index of each split, and whether all requests have the same number of splits.
+
+    ``firsts`` and ``counts`` are the first block of each request and its number of blocks. Requests may be padded to
+    the same number: a padding split is after the context, so what it reads has weight 0.
+    """
     longest, num_requests = int(counts.max()), len(counts)
     num_filled, num_needed = longest * num_requests, int(counts.sum())
     is_even = (may_fill and num_filled <= num_needed * tuning.MAX_FILLED
@@ -139,27 +146,27 @@ def _splits(firsts: IntArray, counts: IntArray, num_heads: int, may_fill: bool) 
 
 
 def rows_of(requests: IntArray, num_rows: int) -> IntArray:
-    """The rows of each request, one request after the other."""
+    """Return the rows of each request, one request after the other."""
     return (requests[:, None] * num_rows + np.arange(num_rows)).reshape(-1)
 
 
 def _products(requests: IntArray, blocks: IntArray, num_heads: int, num_kv_heads: int, num_rows: int) -> Products:
-    """The products of splits, given the request and the block of each."""
+    """Return the products of splits, given the request and the block of each."""
     per_split = num_heads if tuning.heads_apart_are_faster(num_rows, num_heads // num_kv_heads) else num_kv_heads
     nth = np.arange(per_split)
     queries = requests[:, None] * per_split + nth
     keys = blocks[:, None] * 2 * num_kv_heads + nth // (per_split // num_kv_heads)
-    values = keys + num_kv_heads  # a block's values stand after its keys
+    values = keys + num_kv_heads  # a block's values follow its keys
     indices = (queries, keys, np.arange(keys.size), values)
     return Products(*(mx.array(index.reshape(-1).astype(np.uint32)) for index in indices))
 
 
 def plan_sums(requests: IntArray) -> PartialSums:
-    """How to add up partials, given the row of each, below called its request; every one has at least one.
+    """Plan how to add up partials, given the row of each (here called its request); every request has at least one.
 
-    All sums have the same width. One that has too few partials is filled up with partials of the same request that do
-    not count: what one request computes, however wrong, never touches the others of its step. A request with more than
-    twice the usual number of partials gets several sums. Sums come in the order of their requests.
+    All sums have the same width. A short sum is padded with partials of the same request that do not count, so that a
+    wrong result of one request never touches the others of its step. A request with more than twice the usual number of
+    partials gets several sums. Sums are in the order of their requests.
     """
     by_request, counts = np.argsort(requests, kind="stable"), np.bincount(requests)
     width = min(int(counts.max()), 2 * -(-len(requests) // len(counts)), tuning.MAX_PARTIALS_PER_SUM)
@@ -178,7 +185,7 @@ def plan_sums(requests: IntArray) -> PartialSums:
 
 
 class SharedPrefix:
-    """Blocks with which several requests begin."""
+    """The common first blocks of several requests."""
 
     def __init__(self, requests: Sequence[int], num_rows: int, block_ids: Sequence[int], num_kv_heads: int) -> None:
         self.num_blocks = len(block_ids)
@@ -189,13 +196,15 @@ class SharedPrefix:
 
 
 def begin_alike(spans: Sequence[Span]) -> bool:
-    """Whether any two begin with the same block."""
+    """Check whether any two requests begin with the same block."""
     return len({span.block_ids[0] for span in spans}) < len(spans)
 
 
 def find_shared_prefixes(spans: Sequence[Span], num_kv_heads: int, block_size: int) -> list[SharedPrefix]:
-    """The longest prefix of each family of requests that begin alike. No block with a token that is computed now is in
-    one: its first tokens do not see its last."""
+    """Return the longest prefix of each family of requests with a common beginning.
+
+    A prefix contains no block with a token that is computed now: the first of these tokens do not see the last.
+    """
     families: dict[int, list[int]] = {}
     for request, span in enumerate(spans):
         families.setdefault(span.block_ids[0], []).append(request)

@@ -1,8 +1,8 @@
-"""Two cores for what MLX computes on one.
+"""Two cores for work that MLX computes on one.
 
-A stream of the CPU is one thread. Matrix products use all cores whatever the stream, because the BLAS has threads of
-its own; everything else (softmax, activations) runs on one. So large pieces of such work are cut in two, and take turns
-on two streams.
+A CPU stream is one thread. Matrix products use all cores whatever the stream, because the BLAS has its own threads;
+everything else (softmax, activations) runs on one core. So large pieces of such work are split in two, and alternate
+between two streams.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from mini_vllm.fast import tuning
 
 
 class Streams(threading.local):
-    """The streams to take turns on: two of a CPU, one of anything else.
+    """The streams to alternate between: two on a CPU, one on any other device.
 
-    Each thread of the program has its own: MLX's streams can be used by the thread that made them, and no other.
+    Each thread of the program has its own: an MLX stream can be used only by the thread that created it.
     """
 
     def __init__(self) -> None:
@@ -36,10 +36,10 @@ streams = Streams()
 
 
 def in_halves(compute: Callable[..., mx.array], *arrays: mx.array, min_size: int) -> mx.array:
-    """``compute(*arrays)``, whose result for each index of the first axis depends on that index alone: half of them on
-    each stream.
+    """Compute ``compute(*arrays)`` with half of the first axis on each stream.
 
-    With fewer than ``min_size`` elements in the first array, all on one: a second costs more than it saves.
+    The result for each index of the first axis must depend on that index alone. If the first array has fewer than
+    ``min_size`` elements, one stream computes everything: a second one costs more than it saves.
     """
     if arrays[0].size < min_size or arrays[0].shape[0] < 2 or not tuning.halves_are_faster():
         return compute(*arrays)
@@ -51,5 +51,5 @@ def in_halves(compute: Callable[..., mx.array], *arrays: mx.array, min_size: int
 
 
 def joined(parts: list[mx.array]) -> mx.array:
-    """What was computed in parts, along the first axis; a single part as it is."""
+    """Concatenate partial results along the first axis; a single part is returned unchanged."""
     return mx.concatenate(parts) if len(parts) > 1 else parts[0]

@@ -1,4 +1,5 @@
-"""What only the fast attention has: several ways to compute, plans that build on each other, and blocks left unread."""
+"""What only the fast attention has: several ways to compute, plans that build on each other, and blocks that are not
+read."""
 
 from contextlib import ExitStack
 from unittest.mock import patch
@@ -21,12 +22,13 @@ from mini_vllm.test_attention import Step, dense, draw_families, draw_mixed_step
 
 
 def splits_of(plan):
-    """Those parts of a plan that are attended together."""
+    """Return the parts of a plan that are attended together."""
     return [part for part in plan.parts if isinstance(part, SplitPlan)]
 
 
 def draw_ways_to_compute(data):
-    """Whatever the sizes: query heads one by one or together, the fast exp or MLX's, as on a CPU or a GPU, any tile."""
+    """Draw a way to compute: query heads separate or together, our exp or MLX's, as on a CPU or a GPU, any tile
+    size."""
     patches = [patch.object(tuning, "FAST_WITH_ONE_VECTOR", data.draw(st.sampled_from([(), (blas.name,)]))),
                patch.object(tuning, "QUERY_TILE", data.draw(st.sampled_from([2, 5, 128]))),
                patch.object(tuning, "MIN_SPLITS_FOR_TWO_STREAMS", data.draw(st.sampled_from([2, 40]))),
@@ -36,14 +38,14 @@ def draw_ways_to_compute(data):
         patches.append(patch.object(tuning, "MIN_EXP_SIZE", 1))
     if data.draw(st.booleans()):
         patches.append(patch.object(tuning, "is_cpu", lambda: False))
-    ways = ExitStack()  # after the last draw: one may end the example
+    ways = ExitStack()  # after the last draw: a draw may end the example
     for way in patches:
         ways.enter_context(way)
     return ways
 
 
 def check_every_way(data, step):
-    """With a new plan, or one made from that of a step in which those that decode had a token less."""
+    """Check a step with a new plan, or with one derived from a step in which decoding requests had one token less."""
     attention, has_plan = FastAttention(), data.draw(st.booleans())
     with draw_ways_to_compute(data):
         if has_plan:
@@ -74,7 +76,7 @@ MIXES = {
 }
 
 
-@pytest.mark.parametrize("min_size", [10**9, 1], ids=["few", "many"])  # exp of many is computed in another way
+@pytest.mark.parametrize("min_size", [10**9, 1], ids=["few", "many"])  # exp of many is computed another way
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("what", ["keys", "values", "queries"])
 @pytest.mark.parametrize("broken", range(4))
@@ -130,7 +132,7 @@ def test_a_step_is_planned_once_and_known_by_its_lists(monkeypatch):
     for _ in range(3):
         attention(queries, pool, *lists, 0.5)
         attention(queries, pool, *lists, 0.5, window=5)
-        attention(queries, pool, *lists, 0.5, window=12)  # which reaches back to all first tokens
+        attention(queries, pool, *lists, 0.5, window=12)  # covers all first tokens
     assert len(plans) == 2, "one for layers that see everything, one for those that see a window"
     for changed in range(3):
         again = [list(values) if i == changed else values for i, values in enumerate(lists)]
@@ -157,7 +159,8 @@ def test_the_plan_of_a_step_is_made_from_the_one_before():
 @pytest.mark.parametrize("num_blocks, is_even", [
     ([3, 3, 3, 3], True), ([8, 8, 7, 8], True), ([3, 3, 3, 2], True), ([3, 3, 2, 2], False), ([1, 1, 40], False)])
 def test_requests_that_are_about_as_long_are_filled_up(num_blocks, is_even):
-    """Then their partials stand side by side; where too much would be filled up, they are looked up."""
+    """Pad similar requests, so that their partials are adjacent; if too much padding is needed, partials are looked
+    up."""
     spans = [Span(list(range(50 * i + 1, 50 * i + 1 + n)), 1, 4 * n) for i, n in enumerate(num_blocks)]
     plan = SplitPlan(spans, 2, 2, 4)
     assert (plan.sums is None) == is_even
@@ -166,7 +169,7 @@ def test_requests_that_are_about_as_long_are_filled_up(num_blocks, is_even):
 
 
 def test_a_few_tokens_of_each_request_are_attended_together():
-    """As drafts need it; longer chunks by themselves. Nobody waits for one request after the other."""
+    """Attend a few tokens per request together, as drafts need it. Longer chunks are attended separately."""
     tables = [list(range(10 * i + 1, 10 * i + 8)) for i in range(12)]
     nums = [1, 1, 1, 2, 5, 8, 3, 9, 40, 4, 4]
     plan = AttentionPlan([Span(table, num, 25) for table, num in zip(tables, nums)], 4, 2, 4)
@@ -176,7 +179,7 @@ def test_a_few_tokens_of_each_request_are_attended_together():
 
 
 def test_a_plan_is_not_moved_to_where_a_shared_block_is_written():
-    """Of a shared beginning of two blocks of 4, the first of three tokens at 10 does not see slot 7 yet."""
+    """Shorten contexts with two shared blocks of 4: at length 9, the first of three new tokens does not see slot 7."""
     tables = [[1, 2, 3], [1, 2, 4], [1, 2, 5]]
     rng = np.random.default_rng(0)
     pool = mx.array(rng.normal(size=(9, 4, 4, 8)).astype(np.float32))
@@ -200,7 +203,7 @@ def test_many_requests_are_shared_out_to_two_streams(monkeypatch):
 
 
 def test_a_window_reads_only_the_blocks_it_reaches():
-    """Blocks that left the window may hold anything; they are not even looked at."""
+    """Fill blocks that have left the window with anything: they are not read."""
     step = Step(np.random.default_rng(0), PagedKVCache(1, 40, 1, 4, 8, mx.float32), 2, window=5)
     for table, num_new, length in ([[1, 2, 3, 4], 1, 14], [[5, 6, 7], 1, 12], [[8, 9, 10, 11, 12], 1, 17],
                                    [[13, 14, 15, 16], 3, 15]):
@@ -218,7 +221,7 @@ def test_single_tokens_come_first():
 
 
 def test_the_fast_one_is_the_plain_one_but_for_rounding():
-    """Long contexts, which random batches do not draw: many tiles, many sums, a prefix of many blocks."""
+    """Compare long contexts, which random batches do not draw: many tiles, many sums, a prefix of many blocks."""
     rng = np.random.default_rng(0)
     pool = mx.array(rng.normal(size=(400, 8, 16, 32)).astype(np.float32))
     shared = list(range(1, 41))
@@ -237,7 +240,7 @@ def test_the_fast_one_is_the_plain_one_but_for_rounding():
 
 @pytest.mark.parametrize("max_products", [1, 7, 24, 10**6])
 def test_no_more_products_at_once_than_the_device_takes(max_products, monkeypatch):
-    """Requests of 1 to 9 blocks, some of which begin alike, in as many parts as that needs."""
+    """Attend requests of 1 to 9 blocks, some with a common beginning, in as many parts as the limit requires."""
     monkeypatch.setattr(tuning, "max_products", lambda: max_products)
     tables = [list(range(10 * i, 10 * i + 1 + i % 9)) for i in range(1, 12)] + [[10, 11, 12], [10, 11, 13]]
     spans = [Span(table, 1, 4 * len(table)) for table in tables]
@@ -253,7 +256,7 @@ def test_no_more_products_at_once_than_the_device_takes(max_products, monkeypatc
 
 
 def test_what_is_filled_up_counts_as_products_as_well(monkeypatch):
-    """8, 7 and 8 blocks would be filled up to 24, but the device takes no more than 23 of them."""
+    """Count padding as products: 8, 7 and 8 blocks would be padded to 24, but the device takes no more than 23."""
     monkeypatch.setattr(tuning, "FAST_WITH_ONE_VECTOR", (blas.name,))
     spans = [Span(list(range(20 * i + 1, 20 * i + 1 + n)), 1, 4 * n) for i, n in enumerate((8, 7, 8))]
     for max_products, is_even in ((4 * 23, False), (4 * 24, True)):

@@ -11,13 +11,13 @@ from mini_vllm.fast.tuning import MIN_EXP_SIZE
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["power", "exp"])
 def is_power_faster(request, monkeypatch):
-    """As on either kind of CPU."""
+    """Run each test as on either kind of CPU."""
     monkeypatch.setattr(tuning, "power_is_faster_than_exp", lambda: request.param)
 
 
 def test_powers_of_two():
     wholes, halves = np.arange(-126, 127, dtype=np.float32), np.arange(-125.5, 126, dtype=np.float32)
-    around = [np.nextafter(halves, np.float32(side)) for side in (-999, 999)]  # where the whole part changes
+    around = [np.nextafter(halves, np.float32(side)) for side in (-999, 999)]  # where the integer part changes
     x = np.concatenate([np.linspace(-126, 126, 200_001, dtype=np.float32), wholes, halves, *around])
     got = np.array(exp2(mx.array(x)), dtype=np.float64)
     np.testing.assert_allclose(got, np.exp2(x.astype(np.float64)), rtol=3e-6)

@@ -1,4 +1,4 @@
-"""What the garbage collector is told to leave alone."""
+"""The objects that the garbage collector is told to ignore."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Writing keys and values fast puts each vector where the plain cache puts it."""
+"""Fast writing of keys and values puts each vector where the plain cache puts it."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_runs_begin_after_the_tokens_that_stand_apart_and_end_with_their_block(m
     #                          decodes   │ a chunk that begins inside block 4 and ends inside block 2
     runs = find_runs(np.array([13, 44, 31, 34, 35, 36, 37, 38, 39, 16, 17]), block_size=8)
     assert runs == [(slice(3, 9), 4, slice(2, 8)), (slice(9, 11), 2, slice(0, 2))]
-    # blocks 4 and 5 stand side by side in the pool, but are two matrices of it
+    # blocks 4 and 5 are adjacent in the pool, but are two of its matrices
     assert [run.block_id for run in find_runs(np.arange(32, 48), block_size=8)] == [4, 5]
     monkeypatch.setattr(tuning, "MIN_RUN", 5)
     assert find_runs(np.array([13, 44, 31, 34, 35, 36, 37, 38, 39, 16, 17]), block_size=8) == []

@@ -12,7 +12,7 @@ def test_the_activation_does_not_overflow_in_half_precision():
     assert swiglu(gate, up).tolist() == pytest.approx([0.0, 30000.0, 0.6225], rel=1e-3)
 
 
-@pytest.mark.parametrize("min_size", [10**9, 1], ids=["small", "large"])  # large work is done in another way
+@pytest.mark.parametrize("min_size", [10**9, 1], ids=["small", "large"])  # large work is done differently
 @pytest.mark.parametrize("num_tokens", [0, 1, 2, 3, 4, 9, 12, 13, 16, 24, 25, 64, 65])
 def test_products_and_activations_are_the_same_whatever_the_number_of_tokens(num_tokens, min_size, monkeypatch):
     monkeypatch.setattr(tuning, "MIN_ACTIVATION_TO_SPLIT", min_size)

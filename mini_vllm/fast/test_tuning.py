@@ -1,4 +1,4 @@
-"""What follows from the machine, as on a CPU and as on a GPU; and that nobody else asks what the machine is."""
+"""Choices that depend on the machine, as on a CPU and as on a GPU; and that only ``tuning`` makes them."""
 
 import re
 from pathlib import Path
@@ -63,7 +63,8 @@ def test_the_table_is_well_formed():
 
 
 def test_nobody_else_asks_what_the_machine_is():
-    """A choice by device or BLAS stands in ``tuning``; ``backend`` knows the facts, and some print them."""
+    """Check that choices by device or BLAS are made in ``tuning``; ``backend`` knows the facts, and some modules print
+    them."""
     asks = re.compile(r"default_device\(\)\.type|mx\.Device\(|\bmx\.[cg]pu\b|blas\.name\s*(==|in\b|!=)|\bis_cpu\(")
     root = Path(mini_vllm.__file__).parent
     found = [f"{path.relative_to(root)}: {line.strip()}" for path in sorted(root.rglob("*.py"))

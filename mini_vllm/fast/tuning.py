@@ -1,10 +1,10 @@
-"""Every choice that depends on the machine, and every number that was tuned on one.
+"""Every choice that depends on the machine, and every tuned number.
 
-``backend`` knows what the machine is: the device of MLX, and which BLAS multiplies. What follows from that is said here
-and nowhere else. Modules ask ``tuning.name`` at the moment of the choice, so a test that sets ``tuning.is_cpu`` sees
+``backend`` knows what the machine is: the device of MLX, and which BLAS multiplies. The consequences are decided here
+and nowhere else. Modules call ``tuning.name`` at the moment of the choice, so a test that sets ``tuning.is_cpu`` sees
 all of them decide as on the other device.
 
-The command beside a number measures what the number decides. Run it before and after changing one.
+The command next to a number measures what the number decides. Run it before and after changing the number.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class WeightsFirst(NamedTuple):
-    """Numbers of tokens for which weights come first, by the product."""
+    """Numbers of tokens for which ``weight @ x.T`` is used, by the product."""
 
-    #: One product, which has to lay its result out anew.
+    #: A single product, whose result must be transposed.
     one: Ranges
-    #: The two of an MLP, which share that.
+    #: The two products of an MLP, which share one transposition.
     mlp: Ranges
-    #: The one with the output matrix, whose result is large.
+    #: The product with the output matrix, whose result is large.
     head: Ranges
 
 
@@ -38,167 +38,186 @@ TOKENS_FIRST = WeightsFirst((), (), ())
 #: Up to this many decoding requests are attended one by one: few products of whole contexts, not many of blocks.
 #: ``python tools/measure attention``, gather against split-KV.
 MAX_GATHERED_DECODES = 2
-#: Requests that compute up to this many tokens are attended together, as those with one: a draft is verified so.
-#: ``python tools/measure queries``
+#: Requests that compute up to this many tokens are attended together, like those with one, to verify drafts. ``python
+#: tools/measure queries``
 MAX_SPLIT_QUERIES = 8
-#: Query tokens of a chunk that are attended at once. Smaller tiles skip more keys that they do not see, larger ones
-#: start fewer operations.
-#: ``mini-vllm bench throughput --workload long-arrival``
+#: Query tokens of a chunk that are attended at once. Smaller tiles skip more keys that they do not see; larger ones
+#: start fewer operations. ``mini-vllm bench throughput --workload long-arrival``
 QUERY_TILE = 128
-#: With fewer (request, block) pairs than this, a second stream costs more than it saves.
-#: ``python tools/measure attention``, split-KV against two streams.
+#: With fewer (request, block) pairs than this, a second stream costs more than it saves. ``python tools/measure
+#: attention``, split-KV against two streams.
 MIN_SPLITS_FOR_TWO_STREAMS = 40
-#: At most this many partial results of a request are added up at once: the more, the more filling for those with few.
-#: ``python tools/measure attention``
+#: The most partial results of a request that are added at once. More means more padding for requests with few. ``python
+#: tools/measure attention``
 MAX_PARTIALS_PER_SUM = 16
-#: Requests that have about as many blocks are filled up to the same number, if that makes them at most this many times
-#: as many. ``python tools/measure attention``
+#: Requests with about equally many blocks are padded to the same number, if that multiplies the blocks by at most this
+#: factor. ``python tools/measure attention``
 MAX_FILLED = 1.125
-#: Tokens a run, on average, from which on writing run by run beats token by token; with 32 it is four times as fast.
+#: Average tokens per run from which writing run by run is faster than token by token; with 32 it is four times as fast.
 #: ``python tools/measure pool``, the line with a prompt.
 MIN_RUN = 8
 #: A ``gather_mm`` of more products does not start on CUDA, which counts thread blocks in 16 bits.
 CUDA_MAX_PRODUCTS, MAX_PRODUCTS = 65_535, 2**31 - 1
 #: Kernels that multiply one vector far faster than two or three. ``python tools/measure blas``, M = 1 and 2.
 FAST_WITH_ONE_VECTOR = ("nvpl", "mkl", "metal", "cuda")
-#: Of more rows, NVPL multiplies even the smallest matrices by several threads, which takes four times as long.
-#: ``python tools/measure queries``
+#: With more rows than this, NVPL multiplies even the smallest matrices with several threads, which takes four times as
+#: long. ``python tools/measure queries``
 NVPL_MAX_SMALL_ROWS = 8
 
 # ---- everything else that a step computes
 
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
-#: With fewer elements, starting the fifteen operations of our exp takes longer than they save.
-#: ``python tools/measure blas``, the last lines.
+#: With fewer elements, starting the fifteen operations of our exp takes longer than they save. ``python tools/measure
+#: blas``, the last lines.
 MIN_EXP_SIZE = 16384 if IS_X86 else 32768
-#: With fewer elements of an activation, a second stream costs more than it saves.
-#: ``mini-vllm bench throughput --workload mixed-16``
+#: With fewer elements of an activation, a second stream costs more than it saves. ``mini-vllm bench throughput
+#: --workload mixed-16``
 MIN_ACTIVATION_TO_SPLIT = 131072
-#: The same for the noise by which tokens are drawn. ``mini-vllm bench throughput --temperature 0.8``
+#: The same for the noise that draws tokens. ``mini-vllm bench throughput --temperature 0.8``
 MIN_NOISE_TO_SPLIT = 16384
-#: BLAS → numbers of tokens for which ``weight @ x.T`` takes less time than ``x @ weight.T``, as ranges with both ends.
-#: For a BLAS that is not here, tokens come first. Measured on two Neoverse-N1 cores (NVPL) and on two cores of a Xeon
-#: (MKL); OpenBLAS and Accelerate were not. ``python tools/measure blas``
+#: BLAS → numbers of tokens for which ``weight @ x.T`` takes less time than ``x @ weight.T``, as inclusive ranges. For a
+#: BLAS that is not listed, ``x @ weight.T`` is used. Measured on two Neoverse-N1 cores (NVPL) and on two cores of a
+#: Xeon (MKL); OpenBLAS and Accelerate were not measured. ``python tools/measure blas``
 WEIGHTS_FIRST: dict[str, WeightsFirst] = {
     "nvpl": WeightsFirst(((3, 8), (13, 24)), mlp=((3, 8), (13, 64)), head=((3, 8), (13, 24))),
     "mkl": WeightsFirst(((9, 48),), mlp=((9, 48),), head=((9, 16),)),
 }
 
-# ---- how large a step is, and what it may begin early
+# ---- the size of a step, and look-ahead
 
-#: Tokens a step may compute. On a CPU more is no faster, and delays first tokens.
-#: ``mini-vllm bench throughput --workload mixed-16``
+#: Tokens a step may compute. On a CPU more is no faster, and delays first tokens. ``mini-vllm bench throughput
+#: --workload mixed-16``
 CPU_BATCHED_TOKENS, GPU_BATCHED_TOKENS = 256, 2048
-#: Tokens of a prompt in a step in which others decode. Beside 16 that decode, such a step takes 2 to 3 times as long as
-#: one without a prompt. ``mini-vllm bench throughput --workload long-arrival``
+#: Tokens of a prompt in a step in which other requests decode. With 16 decoding requests, such a step takes 2 to 3
+#: times as long as one without a prompt. ``mini-vllm bench throughput --workload long-arrival``
 CPU_CHUNK_TOKENS = 96
-#: Looking ahead made a model of 22 MB 1.2 times as fast for one request, 1.1 times for 2 to 4, no faster for more; one
-#: of 109 MB 0.93 times. ``python tools/measure single``
+#: Looking ahead made a model of 22 MB 1.2 times as fast for one request, 1.1 times for 2 to 4, and no faster for more;
+#: a model of 109 MB 0.93 times. ``python tools/measure single``
 CPU_MAX_LOOKAHEAD, CPU_SMALL_MODEL_BYTES = 4, 64_000_000
-#: Beside MKL, whose products take a smaller part of a step, up to 16 gain from it.
+#: With MKL, whose products take a smaller part of a step, up to 16 requests gain from it.
 MKL_MAX_LOOKAHEAD = 16
 
 
 def has_gpu() -> bool:
-    """Whether there is a GPU, for what can be done nowhere else: kernels, and ``mx.compile``, which would ask for a C++
-    compiler. A test that sets ``is_cpu`` does not change it."""
+    """Check whether there is a GPU, for what only a GPU can do: kernels, and ``mx.compile``.
+
+    On a CPU ``mx.compile`` would need a C++ compiler. A test that sets ``is_cpu`` does not change the result.
+    """
     return not backend.is_cpu()
 
 
 def has_two_streams() -> bool:
-    """Whether attention takes turns on two streams; see ``streams``. Also beside MKL, where one request decoded 0.85 to
-    0.9 times as fast as before with a single stream, and 1.05 times as fast with two."""
+    """Check whether attention alternates between two streams; see ``streams``.
+
+    With MKL it does: there one request decoded 0.85 to 0.9 times as fast as before with a single stream, and 1.05 times
+    as fast with two.
+    """
     return is_cpu()
 
 
 def halves_are_faster() -> bool:
-    """Whether work that MLX computes on one core is cut in two for two cores.
+    """Check whether work that MLX computes on one core is split for two cores.
 
-    Not beside MKL: between two products its threads spin on the other core. On two x86 cores 16 requests decoded 1.2 to
-    1.5 times as fast in one piece. Telling them not to spin (KMP_BLOCKTIME=0) made everything 1.3 times as slow.
+    With MKL it is not: between two products MKL's threads spin on the other core. On two x86 cores 16 requests decoded
+    1.2 to 1.5 times as fast in one piece. Telling the threads not to spin (KMP_BLOCKTIME=0) made everything 1.3 times
+    as slow.
     """
     return is_cpu() and blas.name != "mkl"
 
 
 def softmax_by_hand_is_faster() -> bool:
-    """Whether softmax put together on two streams takes less time than MLX's attention: on a GPU that is one kernel."""
+    """Check whether softmax composed on two streams is faster than MLX's attention, which is one kernel on a GPU."""
     return is_cpu()
 
 
 def writing_runs_is_faster() -> bool:
-    """Whether tokens that stand side by side in a block are written together: on a GPU a scatter is one kernel."""
+    """Check whether adjacent tokens of a block are written together.
+
+    On a GPU they are not: there a scatter is one kernel.
+    """
     return is_cpu()
 
 
 def writing_elements_is_faster() -> bool:
-    """Whether tokens apart are written number by number: MLX's scatter of vectors takes two to three times as long on a
-    CPU. On a GPU, where a step may write thousands of tokens, each number's place would have to be brought there."""
+    """Check whether scattered tokens are written number by number.
+
+    On a CPU they are: MLX's scatter of vectors takes two to three times as long. On a GPU, where a step may write
+    thousands of tokens, the index of each number would have to be transferred.
+    """
     return is_cpu()
 
 
 def exp_by_hand_is_faster(x: mx.array) -> bool:
-    """Whether ``exp.exp2`` takes less time than MLX's own."""
+    """Check whether ``exp.exp2`` is faster than MLX's own exp."""
     return x.size >= MIN_EXP_SIZE and x.dtype == mx.float32 and is_cpu()
 
 
 def power_is_faster_than_exp() -> bool:
-    """Whether MLX computes ``e ** x`` faster as a power than as an exp. On x86 the power takes 11 ns an element and the
-    exp 26, on aarch64 13 and 9. ``python tools/measure blas``, the last lines."""
+    """Check whether MLX computes ``e ** x`` faster as a power than as an exp.
+
+    On x86 the power takes 11 ns per element and the exp 26, on aarch64 13 and 9. ``python tools/measure blas``, the
+    last lines.
+    """
     return IS_X86 and is_cpu()
 
 
 def heads_apart_are_faster(num_rows: int, group: int) -> bool:
-    """Whether the ``group`` query heads that share a KV head are better multiplied one by one than together, when each
-    has ``num_rows`` vectors."""
+    """Check whether the ``group`` query heads that share a KV head are multiplied faster separately than together.
+
+    Each head has ``num_rows`` vectors.
+    """
     if num_rows == 1:
         return blas.name in FAST_WITH_ONE_VECTOR
     return blas.name == "nvpl" and num_rows * group > NVPL_MAX_SMALL_ROWS
 
 
 def max_products() -> int:
-    """How many products one ``gather_mm`` may have."""
+    """Return the most products that one ``gather_mm`` may have."""
     return CUDA_MAX_PRODUCTS if blas.name == "cuda" else MAX_PRODUCTS
 
 
 def weights_first_is_faster(num_tokens: int, part: str = "one") -> bool:
-    """Whether ``weight @ x.T`` takes less time than ``x @ weight.T``. The table is fixed, so that tokens do not depend
-    on how busy the machine was when it was started."""
+    """Check whether ``weight @ x.T`` is faster than ``x @ weight.T``.
+
+    The table is fixed, so that tokens do not depend on how busy the machine was at the start.
+    """
     return _is_listed(num_tokens, WEIGHTS_FIRST.get(blas.name, TOKENS_FIRST), part)
 
 
-@functools.cache  # asked four times a layer
+@functools.cache  # called four times per layer
 def _is_listed(num_tokens: int, table: WeightsFirst, part: str) -> bool:
     ranges: Ranges = getattr(table, part)
     return any(first <= num_tokens <= last for first, last in ranges)
 
 
 def two_apart_are_faster(num_tokens: int) -> bool:
-    """Whether two tokens are better multiplied each by itself: one is what NVPL is best at."""
+    """Check whether two tokens are multiplied faster one by one: NVPL is fastest with one."""
     return blas.name == "nvpl" and num_tokens == 2
 
 
 def dequantise_is_faster() -> bool:
-    """Whether packed weights are better expanded once, at load.
+    """Check whether packed weights should be expanded once, at load.
 
-    On a CPU they are: a product of 4-bit weights took about 7 times as long as one of floats. No command shows this.
+    On a CPU they should: a product of 4-bit weights took about 7 times as long as one of floats. No command measures
+    this.
     """
     return is_cpu()
 
 
 def max_num_batched_tokens() -> int:
-    """Tokens that a step may compute, where the user does not say."""
+    """Return the default number of tokens that a step may compute."""
     return CPU_BATCHED_TOKENS if is_cpu() else GPU_BATCHED_TOKENS
 
 
 def max_num_chunk_tokens() -> int | None:
-    """Tokens of a prompt beside requests that decode, where the user does not say. None: as many as fit."""
+    """Return the default number of prompt tokens in a step with decoding requests. None: as many as fit."""
     return CPU_CHUNK_TOKENS if is_cpu() else None
 
 
 def max_lookahead(max_num_seqs: int, model_bytes: int) -> int:
-    """Up to this many decoding requests the next step is begun while the last one computes.
+    """Return the most decoding requests for which the next step is begun while the last one is computed.
 
-    On a CPU, building a step takes a core that the products of the last one could use.
+    On a CPU, building a step takes a core from the products of the last one.
     """
     if not is_cpu():
         return max_num_seqs

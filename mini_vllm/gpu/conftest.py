@@ -1,4 +1,4 @@
-"""The kernels as plain operations, so that what stands around them can be tested where there is no GPU."""
+"""The kernels as plain operations, so that the code around them can be tested without a GPU."""
 
 import numpy as np
 import pytest
@@ -15,14 +15,14 @@ collect_ignore = [] if tuning.has_gpu() else ["test_on_gpu.py"]
 
 
 class Emulated:
-    """What each kernel computes, at once: nothing here is lazy. The pool is written in place, as a kernel does it."""
+    """The results of each kernel, computed at once. The pool is written in place, as a kernel does it."""
 
     def __init__(self):
         self.num_requests = []
         self.num_tokens = []
 
     def upload(self, numbers):
-        """With as much behind them as nobody may read."""
+        """Return the numbers followed by values that must not be read."""
         return mx.concatenate([numbers, mx.full((100,), -1, numbers.dtype)])
 
     def decode(self, queries, pool, tables, context_lens, shape, window=None):

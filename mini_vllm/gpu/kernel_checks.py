@@ -1,7 +1,7 @@
-"""The kernels against the plain pieces that they stand for, on a small random batch of a model's own shape.
+"""The kernels against the plain operations that they replace, on a small random batch of a model's own shape.
 
 They are compiled on the user's machine, by a compiler and for a GPU that we may never have seen. So an engine uses them
-only after they have agreed here. The plain pieces are computed on the CPU, in float32.
+only after they have agreed here. The plain operations are computed on the CPU, in float32.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from mini_vllm.models.rope import Rope
 
 #: Called like ``paged_attention``.
 Attend = Callable[..., mx.array]
-#: How far a number may be off, for numbers of size 1.
+#: The largest error allowed, for numbers of size 1.
 TOLERANCES = {mx.float32: 2e-4, mx.float16: 1e-2, mx.bfloat16: 6e-2}
 
 
 @dataclass(frozen=True)
 class ProofCase:
-    """A batch: who computes how many tokens, at the end of which contexts."""
+    """A batch: how many tokens each request computes, at the end of which context."""
 
     num_queries: tuple[int, ...]
     context_lens: tuple[int, ...]
@@ -40,8 +40,8 @@ class ProofCase:
 
 
 def cases(block_size: int, window: int | None) -> list[ProofCase]:
-    """Requests that decode, short and long, one of them split, and many; and chunks with and without something before
-    them."""
+    """Return the cases to check: decoding requests, short and long, one of them split, and many; chunks with and
+    without earlier tokens."""
     long, many = 2 * block_size + 2100, FEW_BLOCKS + 1
     found = [ProofCase((1, 1, 1), (1, block_size + 3, 5 * block_size)), ProofCase((1,), (long,)),
              ProofCase((1,) * many, tuple(1 + request % (2 * block_size) for request in range(many))),
@@ -51,14 +51,16 @@ def cases(block_size: int, window: int | None) -> list[ProofCase]:
 
 def find_fault(config: ModelConfig, block_size: int, dtype: mx.Dtype,
                attention: Attend | None = None) -> str:
-    """What is wrong with the kernels for a model of this shape; empty if nothing is. ``attention``: another to be
-    tried in the place of ours, which a test has reasons to distrust."""
+    """Return what is wrong with the kernels for a model of this shape; empty if nothing is.
+
+    A test may pass another ``attention`` to be checked instead of ours.
+    """
     try:
         worst = {"attention": _attention_error(config, block_size, dtype, attention or KernelAttention()),
                  "turn": _turn_error(config, block_size, dtype),
                  "add_norm": _add_norm_error(config, dtype),
                  "product": _product_error(config, dtype)}
-    except Exception as error:  # whatever a compiler or a driver has to say
+    except Exception as error:  # any error of a compiler or a driver
         return f"cannot be used: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
     bad = [f"{name} is off by {error:.3g}" for name, error in worst.items() if not error <= TOLERANCES[dtype]]
     return f"{', '.join(bad)}; {TOLERANCES[dtype]:g} is allowed" if bad else ""
@@ -70,7 +72,7 @@ def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: mx.Dtype
 
 def random_tables(rng: np.random.Generator, context_lens: Sequence[int], block_size: int
                   ) -> tuple[list[list[int]], int]:
-    """Blocks of a pool in any order, none of them the null block; and how many the pool has."""
+    """Return tables of blocks in random order, without the null block, and the number of blocks in the pool."""
     counts = [-(-context_len // block_size) for context_len in context_lens]
     order = (rng.permutation(sum(counts)) + 1).tolist()
     ends = np.cumsum(counts).tolist()
@@ -79,7 +81,10 @@ def random_tables(rng: np.random.Generator, context_lens: Sequence[int], block_s
 
 def attention_error(case: ProofCase, num_heads: int, num_kv_heads: int, head_dim: int, block_size: int,
                     dtype: mx.Dtype, attention: Attend, seed: int = 0, is_spoiled: bool = False) -> float:
-    """The largest difference to the simple attention over one case. ``is_spoiled``: what is in no context is NaN."""
+    """Return the largest difference to the simple attention in one case.
+
+    ``is_spoiled`` puts NaN into slots of no context.
+    """
     rng = np.random.default_rng(seed)
     tables, num_blocks = random_tables(rng, case.context_lens, block_size)
     pool = random_array(rng, (num_blocks, 2 * num_kv_heads, block_size, head_dim), dtype)
@@ -93,7 +98,7 @@ def attention_error(case: ProofCase, num_heads: int, num_kv_heads: int, head_dim
 
 
 def spoiled(pool: mx.array, tables: Sequence[Sequence[int]], context_lens: Sequence[int]) -> mx.array:
-    """With NaN in all slots that are in no context."""
+    """Return the pool with NaN in all slots that are in no context."""
     num_blocks, _, block_size, _ = pool.shape
     is_read = np.zeros((num_blocks, block_size), dtype=bool)
     for table, context_len in zip(tables, context_lens):
@@ -109,7 +114,7 @@ def _attention_error(config: ModelConfig, block_size: int, dtype: mx.Dtype, atte
 
 
 def _turn_error(config: ModelConfig, block_size: int, dtype: mx.Dtype) -> float:
-    """Of queries, and of the keys and values found in the pool afterwards."""
+    """Return the error of the queries, and of the keys and values found in the pool afterwards."""
     rng = np.random.default_rng(0)
     num_heads, num_kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
     num_rotated, lens, num_queries = num_heads + num_kv_heads, (block_size + 3, 5), (4, 5)
@@ -158,8 +163,10 @@ def _add_norm_error(config: ModelConfig, dtype: mx.Dtype) -> float:
 
 
 def _product_error(config: ModelConfig, dtype: mx.Dtype) -> float:
-    """Of few rows and of as many as the kernel takes, so that each of its tilings has its turn; relative to the size of
-    the sums. And of what else it does."""
+    """Return the error of products, relative to the size of the sums, and of the operations fused with them.
+
+    Few rows and as many as the kernel takes are tried, so that each of its tilings is used.
+    """
     rng = np.random.default_rng(0)
     weight = random_array(rng, (config.hidden_size, config.intermediate_size), dtype)
     both = random_array(rng, (2 * config.intermediate_size, config.hidden_size), dtype)
@@ -181,13 +188,13 @@ def _product_error(config: ModelConfig, dtype: mx.Dtype) -> float:
 
 
 def _difference(found: mx.array, expected: mx.array) -> float:
-    """The largest, relative to numbers that are larger than 1; NaN if there is one."""
+    """Return the largest difference, relative for numbers above 1; NaN if there is one."""
     expected = expected.astype(mx.float32)
     apart = mx.abs(found.astype(mx.float32) - expected) / mx.maximum(mx.abs(expected), 1)
     return float("nan") if mx.isnan(apart).any().item() else float(np.array(apart.max()))
 
 
 def _worst(errors: Iterable[float]) -> float:
-    """The largest; NaN if there is one, which ``max`` may overlook."""
+    """Return the largest error; NaN if there is one, which ``max`` may miss."""
     found = list(errors)
     return float("nan") if any(np.isnan(found)) else max(found)

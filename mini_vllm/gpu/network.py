@@ -1,5 +1,6 @@
-"""The layers of a ``Model``, with fewer and larger operations than it has by itself. Its parameters stay in place; of
-the norms' there is a copy.
+"""The layers of a ``Model``, with fewer and larger operations.
+
+Its parameters are shared; only those of the norms are copied.
 
     add, norm ─▶ qkv ─▶ turn and write ─▶ attention ─▶ o ─▶ add, norm ─▶ gate, up, swiglu ─▶ down
     ╰ kernel ╯          ╰── kernel ──╯    ╰ kernel ╯        ╰ kernel ╯
@@ -21,7 +22,7 @@ from mini_vllm.models.network import MLP, Attention, Linear, Model
 
 @dataclass(frozen=True)
 class StepArrays:
-    """A step as the kernels take it. All of int32."""
+    """A step as the kernels take it. All arrays are int32."""
 
     #: [num_tokens] each.
     positions: mx.array
@@ -43,15 +44,18 @@ class KernelNetwork:
         self.shape = PoolShape(config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim,
                                block_size, config.head_dim ** -0.5, model.model.norm.weight.dtype)
         self.windows = [config.window(layer) for layer in range(config.num_layers)]
-        #: Weights of the norms, two a layer and the last: of a copy in the GPU's own memory. As they were read from a
-        #: file, small as they are, they may lie in a page that the CPU writes to in every step.
+        #: Weights of the norms, two per layer and the last one, copied to the GPU's own memory. As read from a file,
+        #: these small arrays may be in a page that the CPU writes to in every step.
         self._norms = list(mx.stack([norm.weight for norm in norms_of(model)]))
         mx.eval(self._norms)
 
     def hidden(self, token_ids: mx.array, step: StepArrays, pools: list[mx.array], wanted: mx.array | None = None,
                last: StepAttention | None = None) -> tuple[mx.array, mx.array]:
-        """Hidden states of all tokens, or of the ``wanted`` ones, and what the last layer's queries, keys and values
-        were made of. With ``wanted``, ``last`` says what these see."""
+        """Return the hidden states of all tokens, or of the ``wanted`` ones, and the last layer's projected queries,
+        keys and values.
+
+        With ``wanted``, ``last`` gives the attention of these tokens.
+        """
         body = self.model.model
         cosines, sines = self._angles(step.positions)
         x = body.embed_tokens(token_ids)
@@ -72,13 +76,13 @@ class KernelNetwork:
         return normed, heads
 
     def _angles(self, positions: mx.array) -> tuple[mx.array, mx.array]:
-        """[num_tokens, head_dim / 2] each."""
+        """Return the cosines and sines, [num_tokens, head_dim / 2] each."""
         rope = self.model._rope
         angles = positions[:, None].astype(mx.float32) * rope.frequencies
         return mx.cos(angles) * rope.scale, mx.sin(angles) * rope.scale
 
     def _mlp(self, mlp: MLP, x: mx.array) -> mx.array:
-        """What it adds; or several that do together."""
+        """Return what the MLP adds, or several arrays that add up to it."""
         activated = multiply_gated(mlp.gate_up_proj, x, Linear)
         if activated is None:
             activated = _activate(multiply(mlp.gate_up_proj, x, Linear))
@@ -89,7 +93,7 @@ class KernelNetwork:
 
 
 def norms_of(model: Model) -> list[nn.RMSNorm]:
-    """In the order in which a token passes them."""
+    """Return the norms in the order in which a token passes them."""
     body = model.model
     return [norm for layer in body.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)] + [
         body.norm]

@@ -1,12 +1,12 @@
 """The ModelRunner of a GPU.
 
-A step that only decodes is one compiled function of its arrays, for a few sizes:
+A decode-only step is one compiled function of its arrays, for a few sizes:
 
     requests   1  2  4  8  16  32  48 … 256  512 …       ``round_tokens``
-    tables     8  16  32 … blocks a request              ``round_width``
+    tables     8  16  32 … blocks per request            ``round_width``
 
-Places that are left over are filled with requests of one token, whose keys and values go to the null block, which
-nobody reads. In a step with chunks the tokens left over are one more request, which lives in the null block altogether.
+Unused places are filled with requests of one token, whose keys and values go to the null block, which is never read. In
+a step with chunks the unused tokens are one more request, whose blocks are all the null block.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ class PoolsThatStay(PagedKVCache):
     """The K/V arrays of a GPU: kernels write into them, so a pool is one array from the first step to the last."""
 
     def clear_slots(self, slots: TokenArray) -> None:
-        """Nothing: the kernels use no number of a slot after a context."""
+        """Do nothing: the kernels use no number of a slot after a context."""
 
 
 class GpuRunner(ModelRunner):
-    """As its base class, with other operations. What is in slots after a context is never used in a number, so nothing
-    has to be cleared."""
+    """A ModelRunner with other operations.
+
+    Slots after a context are never used in a computation, so nothing has to be cleared.
+    """
 
     cache_class = PoolsThatStay
 
@@ -59,7 +61,7 @@ class GpuRunner(ModelRunner):
         hidden = self._hidden(token_ids, batch, wanted)
         return hidden[:batch.query_starts[-1] if wanted is None else len(wanted)]
 
-    # ---- steps that only decode
+    # ---- decode-only steps
 
     def _logits_of_decodes(self, token_ids: mx.array, batch: Batch) -> mx.array:
         num_requests = len(batch.context_lens)
@@ -69,7 +71,7 @@ class GpuRunner(ModelRunner):
         width = round_width(-(-int(context_lens.max()) // self.cache.block_size))
         tables = self._rows.update(batch.block_tables, num_rows, width)
         numbers = step_numbers(tables, context_lens, self.cache.block_size)
-        token_ids = token_ids.astype(mx.uint32)  # as a sampler gives them: another type would be traced anew
+        token_ids = token_ids.astype(mx.uint32)  # the sampler's type: another type would be traced again
         if num_rows > num_requests:
             token_ids = mx.pad(token_ids, (0, num_rows - num_requests))
         logits = self._decode(token_ids, mx.array(numbers), self.cache.pools)
@@ -78,7 +80,10 @@ class GpuRunner(ModelRunner):
     # ---- steps with chunks
 
     def _hidden(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int] | None) -> mx.array:
-        """Hidden states of the last tokens of the ``wanted`` requests, of all tokens if that is None; rounded up."""
+        """Return the hidden states of the last tokens of the ``wanted`` requests; of all tokens if ``wanted`` is None.
+
+        The number of tokens is rounded up.
+        """
         num_tokens, size = batch.query_starts[-1], self.cache.block_size
         num_spare = round_tokens(num_tokens) - num_tokens
         padded = with_spare(batch, num_spare)
@@ -105,8 +110,10 @@ class GpuRunner(ModelRunner):
 
 
 def compiled_decode(model: Model, network: KernelNetwork) -> Callable[..., mx.array]:
-    """The logits of a step that only decodes. It knows no runner: one that knew itself would keep its pools until the
-    garbage collector comes."""
+    """Return the compiled function that computes the logits of a decode-only step.
+
+    It holds no reference to a runner: a reference cycle would keep the pools until the garbage collector runs.
+    """
     def logits(token_ids: mx.array, numbers: mx.array, pools: list[mx.array]) -> mx.array:
         num_rows = token_ids.shape[0]
         width = numbers.shape[0] // num_rows - 3
@@ -119,21 +126,23 @@ def compiled_decode(model: Model, network: KernelNetwork) -> Callable[..., mx.ar
 
 
 def step_numbers(tables: TableArray, context_lens: TableArray, block_size: int) -> TableArray:
-    """What a step that only decodes has to know, one after the other: positions, slots, context_lens, tables."""
+    """Return the numbers of a decode-only step in one array: positions, slots, context_lens, tables."""
     positions = context_lens - 1
     return np.concatenate([positions, last_slots(tables, positions, block_size), context_lens, tables.reshape(-1)])
 
 
 def last_slots(tables: TableArray, positions: TableArray, block_size: int) -> TableArray:
-    """Where the last token of each row is written."""
+    """Return the slot of the last token of each row."""
     blocks = np.take_along_axis(tables, positions[:, None] // block_size, axis=1)[:, 0]
     slots: TableArray = blocks * block_size + positions % block_size
     return slots
 
 
 def with_spare(batch: Batch, num_spare: int) -> Batch:
-    """The batch, and ``num_spare`` tokens more, of a request in the null block. It comes last, as a chunk; if it is one
-    token only, it comes after the chunks all the same, as a chunk of one."""
+    """Return the batch with ``num_spare`` more tokens, of a request in the null block.
+
+    That request is last, as a chunk, even if it has only one token.
+    """
     if not num_spare:
         return batch
     num_blocks = num_spare  # more than enough: a table may be longer than its context needs

@@ -1,7 +1,7 @@
-"""Whether an engine computes by the kernels, and if not, why.
+"""Decides whether an engine uses the kernels, and if not, why.
 
-``MINI_VLLM_KERNELS`` is 0 for no, 1 for yes, if they agree. Without it: yes on CUDA; no on Metal, where nobody has seen
-them agree yet. ``mini-vllm doctor`` tries them and says what to set.
+``MINI_VLLM_KERNELS`` is 0 for no, and 1 for yes if they agree with the plain operations. Without it: yes on CUDA; no on
+Metal, where they have not been seen to agree yet. ``mini-vllm doctor`` tries them and says what to set.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ USUAL_SHAPE = "qwen3-0.6b"
 
 
 def runner_class(wanted: type, attention: object, model: Model, block_size: int) -> type:
-    """The class of an engine's runner: that of a GPU in the place of the plain one, if nobody replaced a part of it and
-    its kernels agree. If they do not, that is told once."""
+    """Return the class of an engine's runner.
+
+    It is the GPU's runner instead of the plain one if no part of it was replaced and its kernels agree with the plain
+    operations. If they do not, that is reported once.
+    """
     if wanted is not ModelRunner or attention is not FastAttention or why_not_here():
         return wanted
     fault = fault_of(_shape_of(model.config), block_size, model.model.norm.weight.dtype)
@@ -42,7 +45,7 @@ def runner_class(wanted: type, attention: object, model: Model, block_size: int)
 
 
 def why_not_here() -> str:
-    """Why no engine of this process uses the kernels; empty if they may be used."""
+    """Return why no engine of this process uses the kernels; empty if they may be used."""
     asked_for = os.environ.get(SWITCH, "").strip()
     if asked_for not in ("", "0", "1"):
         raise ValueError(f"{SWITCH} is {asked_for!r}, must be 0 or 1")
@@ -55,12 +58,12 @@ def why_not_here() -> str:
 
 @cache
 def fault_of(config: ModelConfig, block_size: int, dtype: mx.Dtype) -> str:
-    """What is wrong with the kernels for such a model; looked for, and told, once."""
+    """Return what is wrong with the kernels for such a model. They are checked, and the result reported, once."""
     if not can_attend(config.head_dim, dtype) or config.hidden_size % 8:
         fault = (f"are not made for heads of {config.head_dim} numbers of {dtype} and a width of "
                  f"{config.hidden_size}")
     else:
-        if sys.stderr.isatty():  # somebody who waits
+        if sys.stderr.isatty():  # a person is waiting
             print(COMPILING, file=sys.stderr, flush=True)
         fault = find_fault(config, block_size, dtype)
     if fault:
@@ -70,8 +73,10 @@ def fault_of(config: ModelConfig, block_size: int, dtype: mx.Dtype) -> str:
 
 
 def try_kernels() -> tuple[str, str]:
-    """For ``doctor``: what came of trying them on a model of a usual shape, and what to do to have them; both empty
-    where there is no GPU."""
+    """Try the kernels on a model of a typical shape, for ``doctor``.
+
+    Return the result, and what to do to use them; both are empty if there is no GPU.
+    """
     why_not = why_not_here()
     if why_not == NO_GPU:
         return "", ""
@@ -84,5 +89,6 @@ def try_kernels() -> tuple[str, str]:
 
 
 def _shape_of(config: ModelConfig) -> ModelConfig:
-    """Of equal shape, equal: what else a config says does not matter to the kernels, and may not be hashable."""
+    """Return a config that is equal for equal shapes: other fields do not matter to the kernels, and may not be
+    hashable."""
     return replace(config, rope_scaling=None, sliding_layers=tuple(config.sliding_layers))

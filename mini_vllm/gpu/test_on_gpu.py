@@ -1,5 +1,7 @@
-"""On a GPU: the kernels against the simple attention, and our tokens against mlx-lm's. Collected only where there is
-one; ``make test-gpu`` runs it."""
+"""On a GPU: the kernels against the simple attention, and our tokens against mlx-lm's.
+
+Collected only if there is a GPU; ``make test-gpu`` runs it.
+"""
 
 import itertools
 import os
@@ -28,7 +30,7 @@ BLOCK_SIZES = (1, 3, 8, 16, 32, 64)
 SMALL = dict(vocab_size=1000, hidden_size=128, intermediate_size=256, num_hidden_layers=4, num_attention_heads=4,
              num_key_value_heads=2, head_dim=32, max_position_embeddings=70_000, rms_norm_eps=1e-6)
 MODELS = {
-    "qwen3": {"model_type": "qwen3", **SMALL, "head_dim": 64, "tie_word_embeddings": True},  # by tensor cores
+    "qwen3": {"model_type": "qwen3", **SMALL, "head_dim": 64, "tie_word_embeddings": True},  # with tensor cores
     "qwen2": {"model_type": "qwen2", **SMALL},
     "llama": {"model_type": "llama", **SMALL, "num_key_value_heads": 4},
 }
@@ -37,7 +39,7 @@ MODELS = {
 @pytest.mark.parametrize("head_dim, group", list(itertools.product(HEAD_DIMS, GROUPS)))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_random_batch_is_attended_as_by_the_simple_attention(head_dim, group, dtype):
-    """Every combination has a block size and a batch of its own."""
+    """Compare random batches; every combination has its own block size and batch."""
     seed = head_dim * 100 + group * 10 + DTYPES.index(dtype)
     rng = np.random.default_rng(seed)
     block_size, kv_heads = int(rng.choice(BLOCK_SIZES)), int(rng.integers(1, 4))
@@ -60,7 +62,7 @@ def test_long_contexts_are_split_and_merged(dtype, window):
 @pytest.mark.parametrize("head_dim, group", list(itertools.product((64, 128), (1, 2, 6, 8, 9))))
 @pytest.mark.parametrize("dtype", (mx.float16, mx.bfloat16), ids=str)
 def test_many_requests_are_decoded_by_tensor_cores(head_dim, group, dtype):
-    """Contexts of all lengths around a tile's, each third with a window."""
+    """Decode contexts of all lengths around that of a tile, every third with a window."""
     rng = np.random.default_rng(head_dim + group)
     num_requests, block_size = FEW_BLOCKS + 20, int(rng.choice((16, 32)))
     case = ProofCase((1,) * num_requests, tuple(int(n) for n in rng.integers(1, 200, num_requests)),
@@ -112,13 +114,13 @@ def test_packed_weights_stay_packed_and_give_the_same_tokens(folders):
 
 
 class OwnAttention(FastAttention):
-    """Of whoever brings an attention of one's own, so that no kernel is used."""
+    """A user's own attention, so that no kernel is used."""
 
 
 @pytest.mark.parametrize("parts", [EngineParts(), EngineParts(attention=OwnAttention)], ids=["kernels", "without"])
 @pytest.mark.parametrize("num_requests, length", [(256, 300), (1024, 40)])
 def test_many_requests_at_once(folders, parts, num_requests, length):
-    """Without kernels, too: more than 65,535 products of blocks in a step."""
+    """Serve many requests, with and without kernels: more than 65,535 products of blocks in a step."""
     loaded = load(folders["qwen3", mx.float32])
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 1000, length).tolist() for _ in range(num_requests)]

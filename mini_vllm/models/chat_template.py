@@ -11,8 +11,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 def compile_template(source: str) -> jinja2.Template:
-    """A template as checkpoints are written for: with ``raise_exception``, ``strftime_now``, ``tojson`` and loop
-    controls, in a sandbox that neither reaches into Python nor changes what it is given."""
+    """Compile a template with what checkpoints expect: ``raise_exception``, ``strftime_now``, ``tojson`` and loop
+    controls.
+
+    It runs in a sandbox that neither reaches into Python nor changes its arguments.
+    """
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
                                                 extensions=["jinja2.ext.loopcontrols"])
     environment.globals.update(raise_exception=_raise_exception,

@@ -1,4 +1,4 @@
-"""The numbers that make a network of the Llama family, read from a ``config.json`` and checked."""
+"""The numbers that define a network of the Llama family, read from a ``config.json`` and checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mini_vllm.models.json_fields import FieldError, Fields
 from mini_vllm.models.rope import UnsupportedModel, rope_frequencies
 
-#: model_type → what its attention has beside the common shape
+#: model_type → what its attention has besides the common shape
 ARCHITECTURES: dict[str, dict[str, bool]] = {
     "llama": {},
     "mistral": {},
@@ -21,7 +21,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The numbers that make a network, read from a Hugging Face ``config.json``."""
+    """The numbers that define a network, read from a Hugging Face ``config.json``."""
 
     model_type: str
     vocab_size: int
@@ -31,7 +31,7 @@ class ModelConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    #: How long a text may become.
+    #: The longest text.
     max_position_embeddings: int
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10_000.0
@@ -44,13 +44,16 @@ class ModelConfig:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
-    #: In these layers a token attends to the last ``sliding_window`` tokens only, itself included.
+    #: In these layers a token attends only to the last ``sliding_window`` tokens, including itself.
     sliding_window: int | None = None
     sliding_layers: Collection[int] = ()
 
     @classmethod
     def from_dict(cls, config: Mapping[str, object]) -> ModelConfig:
-        """Raises UnsupportedModel for another architecture, FieldError for a field that is missing or cannot be."""
+        """Read a config.
+
+        Raise UnsupportedModel for another architecture, and FieldError for a missing or invalid field.
+        """
         fields, model_type = Fields(config), config.get("model_type")
         if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
             named = config.get("architectures") or model_type
@@ -68,7 +71,7 @@ class ModelConfig:
             raise FieldError("head_dim", f"is {head_dim}, must be even: its halves are rotated against each other")
         rope_theta, rope = _read_rope(fields, head_dim)
         max_positions = fields.whole("max_position_embeddings", 2048)
-        if "yarn" in (rope.get("rope_type"), rope.get("type")):  # made to read longer texts than it was trained on
+        if "yarn" in (rope.get("rope_type"), rope.get("type")):  # extended to longer texts than it was trained on
             scaling = Fields(rope)
             trained_length = scaling.whole("original_max_position_embeddings")
             max_positions = max(max_positions, int(scaling.number("factor") * trained_length))
@@ -87,12 +90,12 @@ class ModelConfig:
             sliding_window=sliding_window, sliding_layers=sliding_layers)
 
     def window(self, layer: int) -> int | None:
-        """How many tokens a token of this layer attends to, itself included; None: all up to itself."""
+        """Return how many tokens a token of this layer attends to, including itself; None: all up to itself."""
         return self.sliding_window if layer in self.sliding_layers else None
 
 
 def _read_rope(fields: Fields, head_dim: int) -> tuple[float, dict[str, object]]:
-    """The base of the rotary frequencies and their scaling. Newer configs have both in ``rope_parameters``."""
+    """Return the base of the rotary frequencies and their scaling. Newer configs have both in ``rope_parameters``."""
     parts = {name: fields.part(name) for name in ("rope_parameters", "rope_scaling")}
     rope = {name: part.get(name) for part in parts.values() for name in part}
     for part in (fields, *parts.values()):
@@ -107,10 +110,10 @@ def _read_rope(fields: Fields, head_dim: int) -> tuple[float, dict[str, object]]
 
 
 def _read_windows(fields: Fields, model_type: str, num_layers: int) -> tuple[int | None, Collection[int]]:
-    """How long a window is and which layers have one.
+    """Return the length of the sliding window and the layers that have one.
 
-    A list of layer types says which, for any model. Without one, Mistral has a window in all layers if a length is
-    given; Qwen, if ``use_sliding_window`` is set, in those from ``max_window_layers`` on.
+    For any model, a list of layer types says which. Without such a list, Mistral has a window in all layers if a length
+    is given; Qwen, if ``use_sliding_window`` is set, in the layers from ``max_window_layers`` on.
     """
     is_used, window_is_given = fields.flag("use_sliding_window"), "sliding_window" in fields
     if "layer_types" in fields:

@@ -6,20 +6,20 @@ from mini_vllm.models.tokenizer import Tokenizer
 
 
 class StreamingDetokenizer:
-    """Text of a growing token sequence, never half a character.
+    """The text of a growing token sequence, never half a character.
 
-    Decoding token by token would be wrong: a character may span tokens, and the first token of a text loses its
-    leading space. Decoding everything each time would be quadratic. So each step decodes a window twice, with and
-    without the new token, and the difference is the new text.
+    Decoding token by token would be wrong: a character may span tokens, and the first token of a text loses its leading
+    space. Decoding everything each time would be quadratic. So each step decodes a window twice, with and without the
+    new token, and the difference is the new text.
 
-        token ids   [ ......... text is out ......... | new ]
+        token ids   [ ......... text emitted ........ | new ]
                                [ context, at most 8 ]          decoded: "…ein sch"
                                [ context, at most 8   new ]    decoded: "…ein schö"
 
-    The context may begin inside a character. UTF-8 finds its feet again within 4 bytes, and the next 4 hold a whole
-    character, so after 8 tokens the end of both texts is right, whatever came before.
+    The context may begin inside a character. UTF-8 resynchronises within 4 bytes, and the next 4 contain a whole
+    character, so after 8 tokens the end of both texts is right, whatever precedes it.
 
-    The last U+FFFD of a text may be the start of a character still to come. It stays back until something follows it.
+    The last U+FFFD of a text may be the start of an incomplete character. It is held back until something follows it.
     """
 
     NUM_CONTEXT_TOKENS = 8
@@ -39,7 +39,7 @@ class StreamingDetokenizer:
         return self._pieces[0]
 
     def add(self, token_id: int) -> str:
-        """The new text that is now certain; empty while a character is incomplete."""
+        """Add a token and return the new text that is certain; empty while a character is incomplete."""
         piece = self._tokenizer.piece(token_id, self._skip_special_tokens)
         if piece is None:
             return ""
@@ -53,7 +53,7 @@ class StreamingDetokenizer:
         return new_text
 
     def finish(self) -> str:
-        """What is left, with U+FFFD for a character that never became whole. The next token starts a new text."""
+        """Return the rest, with U+FFFD for a character that was never completed. The next token starts a new text."""
         new_text = self._emit(self._decode(self._context_ids + self._held_ids))
         self._context_ids, self._held_ids = [], []
         return new_text

@@ -1,4 +1,4 @@
-"""A loaded model written as a Hugging Face folder, from which other programs load it."""
+"""Writes a loaded model as a Hugging Face folder that other programs can load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mini_vllm.models.stack_weights import unstack
 
 
 def export_folder(loaded: LoadedModel, folder: Path) -> None:
-    """Weights and config only; packed weights are expanded."""
+    """Write the weights and the config only; packed weights are expanded."""
     config = loaded.config
     folder.mkdir(parents=True, exist_ok=True)
     mx.save_safetensors(str(folder / "model.safetensors"), unstack(loaded.model))

@@ -11,23 +11,25 @@ from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.json_fields import FieldError, Fields, LoadError, check_inside, read_object, shown
 from mini_vllm.models.quantised import MODES
 
-#: Of a safetensors file: room for a hundred thousand tensors.
+#: Limit for the header of a safetensors file: room for a hundred thousand tensors.
 MAX_HEADER_BYTES = 16 * 2**20
 
 
 def read_folder(folder: Path) -> tuple[ModelConfig, dict[str, mx.array]]:
-    """Raises LoadError naming the file, and the field, that is missing or cannot be."""
+    """Read config and weights. Raise LoadError that names the file, and the missing or invalid field."""
     config, files = check_folder(folder)
     weights: dict[str, mx.array] = {}
     for file in files:
         weights.update(_read_safetensors(file))
-    # Old checkpoints carry the rotary frequencies along; they follow from the config.
+    # Old checkpoints contain the rotary frequencies, which follow from the config.
     return config, {name: array for name, array in weights.items() if not name.endswith("rotary_emb.inv_freq")}
 
 
 def check_folder(folder: Path) -> tuple[ModelConfig, list[Path]]:
-    """The config, and the files that hold the weights. Raises LoadError as ``read_folder`` does, as far as that shows
-    without reading tensors."""
+    """Return the config and the files that hold the weights.
+
+    Raise LoadError as ``read_folder`` does, as far as that shows without reading tensors.
+    """
     config_file = folder / "config.json"
     if not config_file.is_file():
         raise LoadError(f"{folder} has no config.json: it is not a model folder")
@@ -44,7 +46,7 @@ def check_folder(folder: Path) -> tuple[ModelConfig, list[Path]]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """All safetensors files, or those that the index names, if there is one."""
+    """Return all safetensors files, or those that the index names, if there is one."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise LoadError(f"{folder} has no *.safetensors files")
@@ -63,12 +65,12 @@ def _read_safetensors(file: Path) -> dict[str, mx.array]:
         arrays = mx.load(str(file))
     except (RuntimeError, ValueError) as error:
         raise LoadError(f"{file}: {error}") from None
-    assert isinstance(arrays, dict)  # as of every safetensors file
+    assert isinstance(arrays, dict)  # true of every safetensors file
     return arrays
 
 
 def _check_quantization(config: Fields) -> None:
-    """How a matrix is packed is read off its tensors, but a mode or a method that we do not know is said here."""
+    """Raise LoadError for an unknown mode or method of quantisation. The packing itself is read from the tensors."""
     quantization = config.part("quantization")
     quantization.only("mode", *MODES)
     for name in quantization:
@@ -80,7 +82,7 @@ def _check_quantization(config: Fields) -> None:
 
 
 def _files_of_index(file: Path) -> set[str]:
-    """Names of the files that hold the weights."""
+    """Return the names of the files that hold the weights."""
     index = Fields(read_object(file))
     try:
         if "weight_map" not in index:

@@ -1,8 +1,8 @@
-"""The tokenizer of a checkpoint folder in the Hugging Face layout. Only ``tokenizer.json`` must be there.
+"""The tokenizer of a checkpoint folder in the Hugging Face layout. Only ``tokenizer.json`` is required.
 
-    tokenizer.json           vocabulary, merges, how a text is cut
+    tokenizer.json           vocabulary, merges, how a text is split
     tokenizer_config.json    which tokens begin and end a text; the chat template, in older checkpoints
-    special_tokens_map.json  those tokens again, if they are not there
+    special_tokens_map.json  those tokens, if tokenizer_config.json lacks them
     generation_config.json, config.json   further ids that end a text
     chat_template.jinja      the chat template, in newer checkpoints
 """
@@ -21,15 +21,17 @@ from mini_vllm.models.growth import check_growth
 from mini_vllm.models.json_fields import read_object, read_text
 from mini_vllm.models.tokenizer import MAX_TEMPLATE_CHARS, MAX_TOKENS, Tokenizer, TokenizerError, panics_told
 
-#: Of ``tokenizer.json``. Real ones reach 35 MB, 70,000 added tokens and 515,000 merges. While the library reads one, no
-#: other thread runs: with these bounds, for a few seconds at most.
+#: Limits for ``tokenizer.json``. Real ones reach 35 MB, 70,000 added tokens and 515,000 merges. While the library reads
+#: a file, no other thread runs: with these limits, for a few seconds at most.
 MAX_BYTES, MAX_ADDED_TOKENS, MAX_MERGES = 48 * 2**20, 2**17, 2**20
 
 
 def tokenizer_from_folder(folder: Path, num_rows: int | None = None) -> Tokenizer:
-    """Raises TokenizerError naming the file, and the field, that cannot be; also, if ``num_rows`` is given, for a
-    vocabulary with ids that a network of this many rows does not have. Added tokens may have such ids, as some real
-    checkpoints do; a text that contains one is refused."""
+    """Read the tokenizer. Raise TokenizerError that names the file and the invalid field.
+
+    If ``num_rows`` is given, also raise it for a vocabulary with ids that a network of this many rows does not have.
+    Added tokens may have such ids, as in some real checkpoints; a text that contains one is rejected.
+    """
     folder = Path(folder)
     path = folder / "tokenizer.json"
     if not path.is_file():
@@ -62,7 +64,7 @@ def tokenizer_from_folder(folder: Path, num_rows: int | None = None) -> Tokenize
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """A JSON object. Of a field that is there twice, the library might take the other one than we do."""
+    """Return a JSON object. Reject repeated fields: the library might use another one than we do."""
     content = dict(pairs)
     if len(content) != len(pairs):
         raise ValueError("it has an object with the same field twice")
@@ -70,8 +72,10 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _check_vocabulary(content: Any, num_rows: int | None) -> None:
-    """Raise TokenizerError for a vocabulary that is too large to be read, or larger than the network's; another error
-    for what is no tokenizer."""
+    """Raise TokenizerError for a vocabulary that is too large to be read, or larger than the network's.
+
+    Another error is raised for anything that is not a tokenizer.
+    """
     model = content["model"]
     vocab = model.get("vocab")
     for name, entries, most in (("model.vocab", vocab, MAX_TOKENS), ("model.merges", model.get("merges"), MAX_MERGES),
@@ -87,12 +91,12 @@ def _check_vocabulary(content: Any, num_rows: int | None) -> None:
 
 
 def _read_optional(file: Path) -> dict[str, object]:
-    """A file that need not be there; without it, nothing is set."""
+    """Read a file that need not exist; without it, nothing is set."""
     return read_object(file, TokenizerError) if file.is_file() else {}
 
 
 def _read_eos_ids(folder: Path) -> set[int]:
-    """The ids that end a text, by the configs of the network and of its generation: one, or a list, or none."""
+    """Return the ids that end a text, from the configs of the network and of its generation: one, a list, or none."""
     eos_ids: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         value = _read_optional(folder / name).get("eos_token_id")
@@ -105,7 +109,10 @@ def _read_eos_ids(folder: Path) -> set[int]:
 
 
 def _read_template(folder: Path, config: Mapping[str, object]) -> str | None:
-    """Newer checkpoints have a file for it, older ones a field: one template, or several with names."""
+    """Return the chat template.
+
+    Newer checkpoints have a file for it, older ones a field: one template, or several with names.
+    """
     path = folder / "chat_template.jinja"
     if path.is_file():
         try:

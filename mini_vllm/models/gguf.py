@@ -34,14 +34,14 @@ GGUF_FIELDS = {
 
 
 def read_gguf(file: Path) -> tuple[ModelConfig, dict[str, mx.array], Tokenizer]:
-    """Raises LoadError or TokenizerError naming the field, as the file calls it, that is missing or cannot be."""
+    """Read a GGUF file. Raise LoadError or TokenizerError that names the missing or invalid field as in the file."""
     check_gguf(file)
     try:
         loaded = mx.load(str(file), return_metadata=True)
     except (RuntimeError, ValueError) as error:
         raise LoadError(f"{file}: {error}") from None
     arrays, values = loaded
-    assert isinstance(arrays, dict) and isinstance(values, dict)  # as of every GGUF file
+    assert isinstance(arrays, dict) and isinstance(values, dict)  # true of every GGUF file
     metadata = {key: value.tolist() if isinstance(value, mx.array) else value for key, value in values.items()}
     config = _read_config(file, metadata)
     weights = {_name_from_gguf(name): array for name, array in arrays.items()}
@@ -68,7 +68,7 @@ def _read_config(file: Path, metadata: Mapping[str, object]) -> ModelConfig:
 
 
 def _name_from_gguf(name: str) -> str:
-    """``blk.3.attn_q.weight`` → ``model.layers.3.self_attn.q_proj.weight``"""
+    """Translate a name: ``blk.3.attn_q.weight`` → ``model.layers.3.self_attn.q_proj.weight``"""
     stem, _, kind = name.rpartition(".")
     block = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
     if block:

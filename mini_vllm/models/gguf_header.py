@@ -5,8 +5,8 @@
     tensors:  name, shape, type, offset    offsets count from the data, which begins at a multiple of the alignment
     data
 
-MLX believes every count and offset in the file. One that points outside of it ends the process, and with it whatever
-other models a server has loaded.
+MLX trusts every count and offset in the file. One that points outside the file crashes the process, and with it all
+other models that a server has loaded.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from mini_vllm.models.json_fields import LoadError, shown
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 MAX_FIELDS, MAX_TENSORS, MAX_NAME_BYTES, MAX_DIMENSIONS = 2**16, 2**16, 2**16, 4
-#: Of a list, and of all fields together. The largest real lists, of merges, have half a million entries and 10 MB.
+#: Limits for a list, and for all fields together. The largest real lists, of merges, have half a million entries and 10
+#: MB.
 MAX_ENTRIES, MAX_FIELDS_BYTES = 2**20, 64 * 2**20
-#: Type of a field, or of the entries of a list → its size in bytes. MLX ends the process when it reads a float64 (12),
-#: and knows no lists of lists.
+#: Type of a field, or of the entries of a list → its size in bytes. MLX crashes when it reads a float64 (12), and
+#: supports no lists of lists.
 SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8}
 TEXT, LIST = 8, 9
 ALIGNMENT, DEFAULT_ALIGNMENT, UINT32 = "general.alignment", 32, 4
@@ -46,7 +47,7 @@ def check_gguf(file: Path) -> None:
 
 
 class _Header:
-    """Walks over the header once. Whatever is read next begins at ``at``."""
+    """Walks over the header once. The next read begins at ``at``."""
 
     def __init__(self, file: Path, data: mmap.mmap, size: int) -> None:
         self.file, self.data, self.size, self.at = file, data, size, 0

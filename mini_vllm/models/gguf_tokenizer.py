@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from mini_vllm.models.tokenizer import Tokenizer, TokenizerError
 
-#: ``tokenizer.ggml.token_type``: the text of these becomes one id, as it stands. Control tokens are not shown.
+#: ``tokenizer.ggml.token_type``: the text of these tokens becomes one id, unchanged. Control tokens are not shown.
 CONTROL, USER_DEFINED = 3, 4
 
 _CL100K = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -19,7 +19,7 @@ _CL100K = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\
 _GPT2_WORDS = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 _ONLY_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
-#: ``tokenizer.ggml.pre`` names the rule that cuts a text into words before any merge. They differ mostly in digits.
+#: ``tokenizer.ggml.pre`` names the rule that splits a text into words before any merge. They differ mostly in digits.
 SPLITS = {
     "default": (_GPT2_WORDS,),
     "gpt-2": (_GPT2_WORDS,),
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
-    """Raises TokenizerError naming the field that is missing or cannot be."""
+    """Build the tokenizer. Raise TokenizerError that names the missing or invalid field."""
     fields = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in metadata.items()
               if name.startswith("tokenizer.")}
     kind = _required(fields, "tokenizer.ggml.model", str)
@@ -64,7 +64,7 @@ def _make_backend(fields: Mapping[str, object], tokens: list[str], pre: str) -> 
     vocab = _make_vocab(tokens)
     try:
         pairs = [tuple(merge.split(" ", 1)) for merge in merges]
-        # Llama 3 takes a word that is a token as it stands, before any merge.
+        # Llama 3 takes a word that is a token unchanged, before any merge.
         backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre == "llama-bpe"))
     except Exception as error:  # the library raises plain Exception
         raise TokenizerError(f"tokenizer.ggml.merges do not fit tokenizer.ggml.tokens: {error}") from error
@@ -86,7 +86,7 @@ def _make_vocab(tokens: Sequence[str]) -> dict[str, int]:
 
 
 def _special_ids(fields: Mapping[str, object], num_tokens: int) -> dict[str, int]:
-    """The ids that begin a text and end a text, a turn and a message, as far as the file has them."""
+    """Return the ids that begin a text and end a text, a turn and a message, as far as the file has them."""
     ids = {}
     for name in ("bos", "eos", "eot", "eom"):
         field = f"tokenizer.ggml.{name}_token_id"
@@ -102,7 +102,7 @@ def _required(fields: Mapping[str, object], name: str, kind: type[T]) -> T:
     if name not in fields:
         raise TokenizerError(f"{name} is missing from the GGUF metadata")
     value = fields[name]
-    if type(value) is not kind:  # a bool is no whole number here
+    if type(value) is not kind:  # a bool is not a whole number here
         raise TokenizerError(f"{name} is {reprlib.repr(value)}, must be of type {kind.__name__}")
     return value
 

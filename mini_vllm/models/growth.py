@@ -1,8 +1,8 @@
-"""How much longer the steps of a ``tokenizer.json`` can make a text, found without running them.
+"""The growth of a text in the steps of a ``tokenizer.json``, determined without running them.
 
-A step that replaces "a" by 32 of them is harmless. Six such steps make a gigabyte of one character, in the library's
-own memory, which no exception guards. So the steps are looked at before the library gets the file: reading it alone
-runs them over the added tokens.
+A step that replaces "a" by 32 of them is harmless. Six such steps turn one character into a gigabyte, in the library's
+own memory, where no exception protects the process. So the steps are examined before the library gets the file: just
+reading it runs them over the added tokens.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from mini_vllm.models.tokenizer import TokenizerError
 
 #: Real tokenizers reach 4.
 MAX_GROWTH = 8
-#: Without vocabulary and merges. Real steps have 0.4 MB if a table of characters is among them, else a few kB.
+#: Without vocabulary and merges. Real steps have 0.4 MB if they contain a table of characters, else a few kB.
 MAX_STEPS_CHARS = 2 * 2**20
-#: The compatibility forms of Unicode, which tables contain, make this many characters of one: U+FDFA.
+#: The compatibility forms of Unicode, which tables contain, turn one character into up to this many: U+FDFA.
 LONGEST_FORM = 18
 
-#: The parts of a tokenizer that run one after the other, so that what they do multiplies.
+#: The parts of a tokenizer that run one after the other, so that their growth multiplies.
 CHAINS = (("normalizer", "pre_tokenizer"), ("post_processor",), ("decoder",))
-#: What each part calls the list of its steps.
+#: The field of each part that lists its steps.
 LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
 
 #: A step as the library writes it to JSON.
@@ -33,15 +33,17 @@ Step = Mapping[str, Any]
 
 
 def check_growth(content: Mapping[str, object]) -> None:
-    """Raise TokenizerError, which names the step, for a ``tokenizer.json`` whose steps may make a text more than
-    ``MAX_GROWTH`` times as long, or one token into more than that."""
+    """Raise TokenizerError, which names the step, for a ``tokenizer.json`` whose steps may make a text too long.
+
+    The limit is ``MAX_GROWTH``, as a factor for a text and as a number of tokens for one token.
+    """
     parts = {name: content.get(name) for chain in CHAINS for name in chain}
     text = json.dumps({"version": "1.0", "added_tokens": [], **parts,
                        "model": {"type": "BPE", "vocab": {}, "merges": []}})
     if len(text) > MAX_STEPS_CHARS:
         raise TokenizerError(f"tokenizer.json: its steps have {len(text)} characters, must have at most "
                              f"{MAX_STEPS_CHARS}")
-    # As the library understands them: it guesses the type of a step whose "type" it does not know.
+    # As the library interprets them: it guesses the type of a step whose "type" it does not know.
     understood = json.loads(tokenizers.Tokenizer.from_str(text).to_str())
     for chain in CHAINS:
         growth, num_tables = 1.0, 0
@@ -56,7 +58,7 @@ def check_growth(content: Mapping[str, object]) -> None:
 
 
 def _steps(part: Step | None) -> Iterator[Step]:
-    """The steps one by one; a sequence may hold sequences."""
+    """Yield the steps one by one; a sequence may contain sequences."""
     if part is None:
         return
     if part["type"] != "Sequence":
@@ -67,8 +69,10 @@ def _steps(part: Step | None) -> Iterator[Step]:
 
 
 def _factor(part: str, step: Step, num_tables: int) -> float:
-    """How many times as long a text can get in one step. Forms of Unicode count as 1: in a text that has such a form,
-    they change nothing."""
+    """Return the factor by which one step can lengthen a text.
+
+    Unicode normal forms count as 1: they do not change a text that is already in that form.
+    """
     match step["type"]:
         case "Replace":
             pattern, content = step["pattern"], step["content"]
@@ -97,7 +101,7 @@ def _factor(part: str, step: Step, num_tables: int) -> float:
 
 
 def _longest_entry(table: str) -> int:
-    """The longest text that a SentencePiece table puts in place of others: a trie, after its size, then the texts."""
+    """Return the length of the longest replacement in a SentencePiece table: a trie, after its size, then the texts."""
     content = base64.b64decode(table)
     start = 4 + int.from_bytes(content[:4], "little")
     return max(len(entry.decode("utf-8", "replace")) for entry in content[start:].split(b"\0"))

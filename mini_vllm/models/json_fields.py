@@ -1,4 +1,4 @@
-"""Files that somebody else wrote: read up to a bound, their fields checked as they are read, and told in one line."""
+"""Files from others: read up to a size limit, their fields checked as they are read, errors reported in one line."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-#: No dimension of an MLX array has more elements than this.
+#: The largest dimension of an MLX array.
 LARGEST_SIZE = 2**31 - 1
 #: A larger number is infinite in float32.
 LARGEST_NUMBER = 3e38
-#: Of a JSON file other than ``tokenizer.json``; the largest real ones, indexes of thousands of layers, have 9 MB.
+#: Limit for a JSON file other than ``tokenizer.json``. The largest real ones, indexes of thousands of layers, have 9
+#: MB.
 MAX_JSON_BYTES = 16 * 2**20
-#: A name in an error is shown as it stands if it is no longer than this, an error if it is no longer than that.
+#: The longest name, and the longest error, that an error message shows unchanged.
 MAX_NAME_CHARS, MAX_MESSAGE_CHARS = 100, 2000
 
 
 class FileError(ValueError):
-    """What is wrong with a file, in one line: parts of the message may come from the file."""
+    """An error in a file, told in one line: parts of the message may come from the file."""
 
     def __init__(self, message: str) -> None:
         shown = message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]}…"
@@ -26,11 +27,11 @@ class FileError(ValueError):
 
 
 class LoadError(FileError):
-    """A model that cannot be loaded; the message names the file, tensor or field."""
+    """A model cannot be loaded; the message names the file, tensor or field."""
 
 
 class FieldError(ValueError):
-    """A field that is missing or cannot be; the message names the field, its value and what it must be."""
+    """A field is missing or invalid; the message names the field, its value and what it must be."""
 
     def __init__(self, field: str, complaint: str) -> None:
         super().__init__(f"{field} {complaint}")
@@ -39,7 +40,7 @@ class FieldError(ValueError):
 
 
 class Fields:
-    """A JSON object. A field that is null counts as not there; one that is not there is its default, if it has one."""
+    """A JSON object. A null field counts as missing; a missing field has its default, if there is one."""
 
     def __init__(self, content: Mapping[str, object], name: str = "") -> None:
         self._content = content
@@ -52,7 +53,7 @@ class Fields:
         return iter(self._content)
 
     def get(self, name: str) -> object:
-        """The field as it stands, unchecked."""
+        """Return the field unchecked."""
         return self._content.get(name)
 
     def error(self, name: str, must: str) -> FieldError:
@@ -74,21 +75,21 @@ class Fields:
         return float(value)
 
     def flag(self, name: str) -> bool:
-        """False if the field is not there."""
+        """Return a boolean field; False if it is missing."""
         value = self.get(name)
         if not isinstance(value, bool) and value is not None:
             raise self.error(name, "must be true or false")
         return bool(value)
 
     def part(self, name: str) -> Fields:
-        """An object inside this one; an empty one if the field is not there."""
+        """Return an object inside this one; an empty one if the field is missing."""
         value = self.get(name) if name in self else {}
         if not isinstance(value, Mapping):
             raise self.error(name, "must be an object")
         return Fields(value, self._prefix + name)
 
     def only(self, name: str, *supported: object) -> None:
-        """Raise unless the field is not there, or one of those supported."""
+        """Raise FieldError unless the field is missing or has one of the supported values."""
         if name in self and self.get(name) not in supported:
             raise self.error(name, f"supported: {', '.join(map(_as_json, supported))}")
 
@@ -98,13 +99,16 @@ def _as_json(value: object) -> str:
 
 
 def shown(name: str) -> str:
-    """A name from a file, for an error: as it stands, unless it is long or cannot be printed."""
+    """Return a name from a file for an error: unchanged, unless it is long or cannot be printed."""
     return name if len(name) <= MAX_NAME_CHARS and name.isprintable() else reprlib.repr(name)
 
 
 def read_text(file: Path, max_bytes: int, error_type: type[ValueError] = LoadError) -> str:
-    """The text in a file of a model's folder. Raises ``error_type`` for a file that is larger, or outside the folder,
-    and UnicodeDecodeError, a ValueError, for one that is no text."""
+    """Return the text of a file in a model's folder.
+
+    Raise ``error_type`` for a file that is too large or outside the folder, and UnicodeDecodeError, a ValueError, for
+    one that is not text.
+    """
     check_inside(file, error_type)
     with open(file, "rb") as stream:
         content = stream.read(max_bytes + 1)
@@ -114,7 +118,7 @@ def read_text(file: Path, max_bytes: int, error_type: type[ValueError] = LoadErr
 
 
 def check_inside(file: Path, error_type: type[ValueError] = LoadError) -> None:
-    """Raise ``error_type`` for a link that leads out of the model's folder, as a stranger's might.
+    """Raise ``error_type`` for a link that leads out of the model's folder, as an untrusted one might.
 
     Hugging Face's cache links from ``models--org--name/snapshots/*`` to ``models--org--name/blobs``; such links may
     lead anywhere within ``models--org--name``.
@@ -127,7 +131,7 @@ def check_inside(file: Path, error_type: type[ValueError] = LoadError) -> None:
 
 
 def read_object(file: Path, error_type: type[ValueError] = LoadError) -> dict[str, object]:
-    """The JSON object in a file. Raises ``error_type`` if the file holds none, or is too large."""
+    """Return the JSON object in a file. Raise ``error_type`` if the file contains none, or is too large."""
     try:
         content = json.loads(read_text(file, MAX_JSON_BYTES, error_type))
     except error_type:

@@ -25,26 +25,28 @@ DEFAULT_MODEL = "tiny-tales"
 
 @dataclass(frozen=True)
 class LoadedModel:
-    #: The name it was asked for by.
+    #: The name that was passed to ``load``.
     name: str
     path: Path
     model: Model
     config: ModelConfig
     tokenizer: Tokenizer
-    #: How its makers would have it sampled: fields of SamplingParams. Empty if they do not say.
+    #: The model's recommended sampling: fields of SamplingParams. Empty if there is none.
     sampling_defaults: Mapping[str, Any]
 
     @property
     def num_bytes(self) -> int:
-        """What its parameters take."""
+        """The size of its parameters."""
         from mlx.utils import tree_flatten  # not above: the backend must be the first to import MLX
         parameters: dict[str, mx.array] = dict(tree_flatten(self.model.parameters()))
         return sum(array.nbytes for array in parameters.values())
 
 
 def load(name: str | Path, tokenizer: Tokenizer | None = None) -> LoadedModel:
-    """Load a model by any of its names. ``tokenizer`` is what ``check`` returned, if that was called. Raises LoadError
-    with what is wrong and what to do."""
+    """Load a model by any of its names. ``tokenizer`` is the result of ``check``, if that was called.
+
+    Raise LoadError with what is wrong and what to do.
+    """
     path = find_model(name)
     defaults = sampling_defaults(path)
     try:
@@ -60,8 +62,10 @@ def load(name: str | Path, tokenizer: Tokenizer | None = None) -> LoadedModel:
 
 
 def check(path: Path) -> Tokenizer | None:
-    """Raise LoadError for a model that cannot be loaded, as far as that shows without reading its weights. Returns the
-    tokenizer, if that was read."""
+    """Raise LoadError for a model that cannot be loaded, as far as that shows without reading its weights.
+
+    Return the tokenizer, if it was read.
+    """
     sampling_defaults(path)
     try:
         if path.suffix == ".gguf":

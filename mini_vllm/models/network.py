@@ -1,16 +1,16 @@
 """The Llama family as one network: Llama 2 and 3, Mistral, Qwen2 and 2.5, Qwen3, SmolLM.
 
-The network computes a flat batch of tokens, with no padding: which request a token belongs to, and what it attends to,
-is the business of the ``attend`` function that the caller passes in.
+The network computes a flat batch of tokens, with no padding. Which request a token belongs to, and what it attends to,
+is left to the ``attend`` function that the caller passes in.
 
     token_ids [num_tokens] ──▶ embed ──▶ layers ──▶ norm ──▶ hidden [num_tokens, hidden_size]
                                            │  ▲
-                                   q, kv   ▼  │  what each token saw
+                                   q, kv   ▼  │  the attention output of each token
                                     attend(layer, q, kv)
 
 Matrices that multiply the same input are kept as one: queries, keys and values; gate and up. On a CPU that decodes one
-token, the number of operations matters as much as their size. The loader does the stacking, and leaves apart what stays
-packed in different ways.
+token, the number of operations matters as much as their size. The loader does the stacking; matrices that are packed in
+different ways stay separate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Attend = Callable[[int, mx.array, mx.array], mx.array]
 
 
 class QKNorm(nn.Module):
-    """Normalises every head of the queries and keys; one vector of weights a head, since both go through at once."""
+    """Normalises every head of the queries and keys; one vector of weights per head, since both are processed at
+    once."""
 
     def __init__(self, num_heads: int, head_dim: int, eps: float) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class QKNorm(nn.Module):
 
 
 class Linear(nn.Linear):
-    """MLX's, multiplied in the way this machine is best at."""
+    """MLX's Linear, multiplied in the order that is fastest on this machine."""
 
     def __call__(self, x: mx.array) -> mx.array:
         out = project(x, self.weight)
@@ -59,7 +60,7 @@ class SideBySide(nn.Module):
 
 
 class Attention(nn.Module):
-    """Queries, keys and values from one product, rotated; what ``attend`` makes of them, projected back."""
+    """Computes queries, keys and values in one product, rotates them, and projects the result of ``attend``."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -80,7 +81,7 @@ class Attention(nn.Module):
         return self.o_proj(out.reshape(queries.shape[0], self.num_heads * self.head_dim))
 
     def _turned(self, heads: mx.array, angles: tuple[mx.array, mx.array]) -> mx.array:
-        """Queries and keys normalised, if the model does that, and rotated; values as they are."""
+        """Return the queries and keys normalised, if the model does that, and rotated; the values unchanged."""
         if "qk_norm" in self:
             num_rotated = self.num_heads + self.num_kv_heads
             heads = mx.concatenate([self.qk_norm(heads[:, :num_rotated]), heads[:, num_rotated:]], axis=1)
@@ -103,7 +104,7 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then the MLP, each added to what came in."""
+    """Attention, then the MLP, each added to its input."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -114,14 +115,17 @@ class Layer(nn.Module):
 
     def __call__(self, x: mx.array, angles: tuple[mx.array, mx.array], layer: int, attend: Attend,
                  wanted: mx.array | None = None) -> mx.array:
-        """With ``wanted``, keys and values are computed for all tokens, and the rest for these tokens only."""
+        """Compute the layer.
+
+        With ``wanted``, keys and values are computed for all tokens, and the rest for these tokens only.
+        """
         out = self.self_attn(self.input_layernorm(x), angles, layer, attend, wanted)
         x = (x if wanted is None else x[wanted]) + out
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class Body(nn.Module):
-    """Everything but the output matrix; the name of its parameters in a checkpoint begins with ``model.``"""
+    """Everything except the output matrix; in a checkpoint its parameters begin with ``model.``"""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -131,7 +135,7 @@ class Body(nn.Module):
 
 
 class Model(nn.Module):
-    """Parameters are named as in a Hugging Face checkpoint, but for the stacked ones."""
+    """The whole network. Parameters are named as in a Hugging Face checkpoint, except for the stacked ones."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -144,10 +148,11 @@ class Model(nn.Module):
 
     def __call__(self, token_ids: mx.array, positions: mx.array, attend: Attend,
                  wanted: mx.array | None = None) -> mx.array:
-        """Hidden states [num_tokens, hidden_size] of a flat batch of tokens at ``positions`` of their own requests.
+        """Return the hidden states [num_tokens, hidden_size] of a flat batch of tokens at ``positions`` of their own
+        requests.
 
-        With ``wanted``, of these tokens only. Most tokens of a prompt are computed for their keys and values alone: the
-        last layer does little for them, and asks ``attend`` for the wanted ones only.
+        With ``wanted``, return those of these tokens only. Most tokens of a prompt are computed only for their keys and
+        values: the last layer skips the rest for them, and calls ``attend`` for the wanted ones only.
         """
         x = self.model.embed_tokens(token_ids)
         angles = self._rope.angles(positions)
@@ -158,7 +163,7 @@ class Model(nn.Module):
         return hidden
 
     def logits(self, hidden: mx.array) -> mx.array:
-        """Scores over the vocabulary, one vector for each of the hidden states."""
+        """Return scores over the vocabulary, one vector per hidden state."""
         if "lm_head" in self:
             head = self.lm_head
             return project(hidden, head.weight, "head") if type(head) is Linear else head(hidden)

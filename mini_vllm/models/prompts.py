@@ -1,9 +1,9 @@
-"""What callers may give as a prompt, and how it becomes token ids.
+"""The forms of a prompt that callers may give, and their conversion into token ids.
 
     "a text"   {"prompt": "a text"}   [17, 4, 99]   {"prompt_token_ids": [17, 4, 99]}   a numpy array of ids
 
-Reading needs no engine, only its tokenizer and its bounds, so a server reads long texts in other threads than the
-engine's.
+Reading needs no engine, only its tokenizer and its limits, so a server tokenizes long texts outside the engine's
+thread.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ KINDS = "a text, a list of token ids, {'prompt': text} or {'prompt_token_ids': i
 
 @dataclass(frozen=True)
 class PromptTokens:
-    """A prompt that was read."""
+    """A tokenized prompt."""
 
-    #: None if it came as token ids.
+    #: None if the prompt was given as token ids.
     text: str | None
     token_ids: list[int]
 
@@ -38,7 +38,7 @@ class PromptReader:
     max_model_len: int
 
     def read(self, prompt: Prompt | PromptTokens) -> PromptTokens:
-        """Raises ValueError, which says why, for what is no prompt or leaves no room for an output."""
+        """Convert a prompt into token ids. Raise ValueError if it is not a prompt or leaves no room for an output."""
         if isinstance(prompt, PromptTokens):
             return prompt
         value = _from_mapping(prompt) if isinstance(prompt, Mapping) else prompt
@@ -58,12 +58,15 @@ class PromptReader:
         return read
 
     def _check_length(self, num_tokens: int) -> None:
-        """Before the ids are looked at, too: a list of millions would take seconds."""
+        """Raise ValueError if the prompt is too long.
+
+        Called before the ids are checked: a list of millions would take seconds.
+        """
         if num_tokens >= self.max_model_len:
             raise ValueError(f"the prompt has {num_tokens} tokens; {self._room()}")
 
     def _encode(self, text: str) -> list[int]:
-        """A text of which it is certain that it is too long is not even read: that could take seconds."""
+        """Encode a text, but reject one that is certainly too long unread: encoding could take seconds."""
         at_least = self.tokenizer.min_num_tokens(text)
         if at_least >= self.max_model_len:
             raise ValueError(f"the prompt has {len(text)} characters, at least {at_least} tokens; {self._room()}")
@@ -83,7 +86,7 @@ def _from_mapping(prompt: Mapping[str, object]) -> object:
 
 
 def as_list(prompts: object) -> list[Prompt]:
-    """One prompt, or several: a list of them. A list of whole numbers is one prompt."""
+    """Return a list of prompts, given one prompt or a list of them. A list of whole numbers is one prompt."""
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
     if getattr(prompts, "ndim", None) == 1:

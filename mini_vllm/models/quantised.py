@@ -1,8 +1,8 @@
 """Quantised matrices as MLX packs them: ``x.weight`` in 32-bit words, ``x.scales`` and, in one mode, ``x.biases``.
 
-How many bits a number has, and how many numbers share a scale, follows from the shapes; the mode follows from the type
-of the scales. So nothing here depends on what a config says about each layer. ``x.bias``, if there is one, is the bias
-of the layer, a plain vector that has nothing to do with packing.
+The bits per number and the numbers per scale follow from the shapes; the mode follows from the type of the scales. So
+nothing here depends on what a config says about each layer. ``x.bias``, if present, is the bias of the layer, a plain
+vector unrelated to packing.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from mini_vllm.backend import mx
 from mini_vllm.models.json_fields import LoadError
 
 BITS, GROUP_SIZES = (2, 3, 4, 5, 6, 8), (32, 64, 128)
-#: (bits, group size) → mode, where scales are 8-bit floats: no two modes have the same.
+#: (bits, group size) → mode, for scales that are 8-bit floats: the modes have different pairs.
 FLOAT_MODES = {(4, 32): "mxfp4", (8, 32): "mxfp8", (4, 16): "nvfp4"}
 MODES = ("affine", *FLOAT_MODES.values())
 
 
 class Packing(NamedTuple):
-    """How a matrix is packed; these are the arguments of MLX's own functions."""
+    """The packing of a matrix; the fields are the arguments of MLX's own functions."""
 
     group_size: int
     bits: int
@@ -28,7 +28,7 @@ class Packing(NamedTuple):
 
 
 class Tensors(NamedTuple):
-    """The tensors of a network by name, and how those matrices that are packed are packed."""
+    """The tensors of a network by name, and the packing of the packed matrices."""
 
     arrays: dict[str, mx.array]
     #: By the matrix's name without ``.weight``
@@ -36,9 +36,9 @@ class Tensors(NamedTuple):
 
 
 def packing_of(stem: str, shape: tuple[int, ...], weights: Mapping[str, mx.array]) -> Packing | None:
-    """How the matrix ``stem``, of this shape when unpacked, is packed; None if it is not.
+    """Return the packing of the matrix ``stem``, given its unpacked shape; None if it is not packed.
 
-    Raises LoadError naming a tensor that does not fit.
+    Raise LoadError that names a tensor that does not fit.
     """
     scales, biases = weights.get(f"{stem}.scales"), weights.get(f"{stem}.biases")
     if scales is None:
@@ -68,7 +68,7 @@ def packing_of(stem: str, shape: tuple[int, ...], weights: Mapping[str, mx.array
 
 
 def unpacked(stem: str, packing: Packing, weights: Mapping[str, mx.array]) -> mx.array:
-    """The matrix in float32. Scales are widened first: in their half precision, every number would be rounded."""
+    """Return the matrix in float32. Scales are widened first: in half precision, every number would be rounded."""
     scales, biases = weights[f"{stem}.scales"], weights.get(f"{stem}.biases")
     if biases is not None:
         scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
@@ -76,7 +76,7 @@ def unpacked(stem: str, packing: Packing, weights: Mapping[str, mx.array]) -> mx
 
 
 def in_floats(tensors: Tensors) -> dict[str, mx.array]:
-    """Everything in float32: packed matrices expanded, floats of other types converted."""
+    """Return everything in float32: packed matrices expanded, floats of other types converted."""
     floats = {}
     for name, array in tensors.arrays.items():
         stem, _, kind = name.rpartition(".")
@@ -88,5 +88,5 @@ def in_floats(tensors: Tensors) -> dict[str, mx.array]:
 
 
 def type_name(dtype: mx.Dtype) -> str:
-    """Without the name of the library."""
+    """Return the name of a type without that of the library."""
     return str(dtype).rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Networks with random weights, in the shape of real ones: for measurements and tests to which the text is nothing."""
+"""Networks with random weights in the shape of real ones, for measurements and tests that need no real text."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ RANDOM_MODELS: dict[str, dict[str, object]] = {
 
 
 def load_random(name: str, seed: int = 0, dtype: mx.Dtype = mx.float32) -> LoadedModel:
-    """A model of RANDOM_MODELS; the same seed gives the same weights. Raises ValueError for a name not there."""
+    """Return a model of RANDOM_MODELS; the same seed gives the same weights. Raise ValueError for an unknown name."""
     if name not in RANDOM_MODELS:
         raise ValueError(f"there is no random model {name!r}, only {', '.join(RANDOM_MODELS)}")
     return replace(make_random(RANDOM_MODELS[name], seed, dtype), name=name)
 
 
 def make_random(config: Mapping[str, object], seed: int = 0, dtype: mx.Dtype = mx.float32) -> LoadedModel:
-    """The model that ``write_random_checkpoint`` writes, without a file."""
+    """Return the model that ``write_random_checkpoint`` writes, without a file."""
     weights = {name: array.astype(dtype) for name, array in random_weights(config, seed).items()}
     model = make_model(ModelConfig.from_dict(config), weights)
     backend = byte_tokenizer()
@@ -53,7 +53,7 @@ def make_random(config: Mapping[str, object], seed: int = 0, dtype: mx.Dtype = m
 
 def write_random_checkpoint(folder: Path, config: Mapping[str, object], seed: int = 0,
                             dtype: mx.Dtype = mx.float32) -> Path:
-    """A checkpoint in the Hugging Face layout, with weights so large that near-ties among its logits are rare."""
+    """Write a checkpoint in Hugging Face layout, with weights so large that near-ties among its logits are rare."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: array.astype(dtype) for name, array in random_weights(config, seed).items()}
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
@@ -75,7 +75,7 @@ def write_byte_tokenizer(folder: Path) -> None:
 
 
 def byte_tokenizer() -> tokenizers.Tokenizer:
-    """One token a byte, and an end-of-text token."""
+    """Return a tokenizer with one token per byte, and an end-of-text token."""
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[]))

@@ -17,13 +17,13 @@ from mini_vllm.extras import install_line
 from mini_vllm.models.catalogue import KNOWN, all_names, cached_model, did_you_mean, shipped_model
 from mini_vllm.models.json_fields import LoadError
 
-#: Longer paths are refused by the file system, with an error of its own.
+#: Longer paths are rejected by the file system, with its own error.
 MAX_NAME_CHARS = 1000
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 
 
 def find_model(name: str | Path) -> Path:
-    """The folder or GGUF file that a name stands for. A hub name is fetched."""
+    """Return the folder or GGUF file that a name stands for. A hub name is downloaded."""
     text = str(name)
     if shipped := shipped_model(text):
         return shipped
@@ -55,6 +55,6 @@ def _fetch_from_hub(name: str) -> Path:
         raise LoadError(f"{name!r} is no folder here; to fetch it from the hub: {install_line('hub')}") from None
     try:
         return Path(snapshot_download(name, allow_patterns=HUB_FILES))
-    except Exception as error:  # the client raises many kinds; all mean that the model did not come
+    except Exception as error:  # the client raises many kinds; all mean that the model was not fetched
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise LoadError(f"{name!r} is no folder here and could not be fetched from the hub: {first_line}") from None

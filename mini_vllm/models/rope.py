@@ -1,7 +1,7 @@
-"""Rotary positions: how fast each pair of a head turns, and the turning.
+"""Rotary positions: how fast each pair of a head rotates, and the rotation.
 
-Models are trained on short texts and then made to read longer ones by letting some pairs turn slower. ``rope_scaling``
-in their config says how: "linear", "llama3" and "yarn" are the ways of the Llama family.
+Models are trained on short texts and then extended to longer ones by making some pairs rotate more slowly.
+``rope_scaling`` in their config says how: the Llama family uses "linear", "llama3" and "yarn".
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ SUPPORTED = ("default", "linear", "llama3", "yarn")
 
 
 class UnsupportedModel(ValueError):
-    """A model this network cannot be; the message names what and lists what it can be."""
+    """A model that this network does not support; the message names the problem and lists what is supported."""
 
 
 def rope_frequencies(theta: float, head_dim: int, fields: Fields) -> tuple[mx.array, float]:
-    """Radians a position for each rotated pair, [head_dim / 2], and what the rotated vectors are multiplied by.
+    """Return the radians per position of each rotated pair, [head_dim / 2], and the factor of the rotated vectors.
 
-    ``fields`` are those of ``rope_scaling``. Raises UnsupportedModel for a kind it does not know, FieldError for
-    one whose numbers cannot be.
+    ``fields`` are those of ``rope_scaling``. Raise UnsupportedModel for an unknown kind, and FieldError for invalid
+    numbers.
     """
     inverse = theta ** (-mx.arange(0, head_dim, 2, dtype=mx.float32) / head_dim)
     kind = fields.get("rope_type") or fields.get("type") or "default"
@@ -35,7 +35,7 @@ def rope_frequencies(theta: float, head_dim: int, fields: Fields) -> tuple[mx.ar
     if kind == "linear":
         return inverse / factor, 1.0
     if kind == "llama3":
-        # Slow pairs turn `factor` times slower, fast ones as trained, those between are blended.
+        # Slow pairs rotate `factor` times slower, fast ones as trained, those between are blended.
         low = fields.number("low_freq_factor", 1.0)
         high = fields.number("high_freq_factor", 4.0, above=low)
         num_turns = fields.whole("original_max_position_embeddings", 8192) * inverse / (2 * math.pi)
@@ -44,8 +44,11 @@ def rope_frequencies(theta: float, head_dim: int, fields: Fields) -> tuple[mx.ar
 
 
 def _yarn(inverse: mx.array, theta: float, factor: float, fields: Fields) -> tuple[mx.array, float]:
-    """As llama3, but the blend goes by the number of the pair, between those that make ``beta_fast`` and ``beta_slow``
-    turns within the trained length; and attention is made sharper, the more so the larger ``factor`` is."""
+    """Compute yarn's frequencies and factor: like llama3, but blended by the index of the pair.
+
+    The blend is between the pairs that make ``beta_fast`` and ``beta_slow`` turns within the trained length. Attention
+    is made sharper, the more so the larger ``factor`` is.
+    """
     fields.only("truncate", True)
     trained_length = fields.whole("original_max_position_embeddings")
     num_pairs = inverse.size
@@ -67,25 +70,27 @@ def _yarn(inverse: mx.array, theta: float, factor: float, fields: Fields) -> tup
 
 
 def _blended(inverse: mx.array, factor: float, blend: mx.array) -> mx.array:
-    """As trained where ``blend`` is 1, ``factor`` times slower where it is 0."""
+    """Mix the frequencies: as trained where ``blend`` is 1, ``factor`` times slower where it is 0."""
     return blend * inverse + (1 - blend) * inverse / factor
 
 
 class Rope:
-    """Rotates queries and keys by their positions, and leaves values alone, all heads at once.
+    """Rotates queries and keys by their positions, and leaves values unchanged, all heads at once.
 
-    The angles are made once a step, not once a layer. Element i of a head turns together with element i + head_dim / 2,
-    so a head is seen as two halves, and each is mixed with the other.
+    The angles are computed once per step, not once per layer. Element i of a head rotates together with element i +
+    head_dim / 2, so a head is treated as two halves, and each is mixed with the other.
     """
 
     def __init__(self, frequencies: mx.array, scale: float, num_rotated: int, num_values: int) -> None:
-        """``num_rotated`` heads of queries and keys, then ``num_values`` of values."""
+        """Store the frequencies for ``num_rotated`` heads of queries and keys, followed by ``num_values`` heads of
+        values."""
         self.frequencies, self.scale = frequencies, scale
         self.num_rotated, self.num_values = num_rotated, num_values
         mx.eval(self.frequencies)
 
     def angles(self, positions: mx.array) -> tuple[mx.array, mx.array]:
-        """For tokens at ``positions`` [n]: factors of each half and of its other half, [n, heads, 2, head_dim / 2]."""
+        """Return factors for tokens at ``positions`` [n], of each half and of its other half: [n, heads, 2, head_dim /
+        2]."""
         angles = positions[:, None, None, None].astype(mx.float32) * self.frequencies
         cos, sin = mx.cos(angles), mx.sin(angles)
         if self.scale != 1.0:
@@ -98,6 +103,6 @@ class Rope:
 
     @staticmethod
     def rotate(x: mx.array, angles: tuple[mx.array, mx.array]) -> mx.array:
-        """``x`` is [n, heads, head_dim]."""
+        """Rotate ``x``, which is [n, heads, head_dim]."""
         halves = x.reshape(*x.shape[:2], 2, -1)
         return (halves * angles[0] + halves[:, :, ::-1] * angles[1]).astype(x.dtype).reshape(x.shape)

@@ -1,9 +1,9 @@
-"""How a model's makers would have it sampled: by the file that came with it, else by the catalogue.
+"""The recommended sampling parameters of a model: from the file that comes with it, else from the catalogue.
 
     generation_config.json   in a checkpoint folder
     catalogue                for a model that was pulled: a .gguf has no such file
 
-What neither says is left to whoever asks.
+A parameter that is in neither is left to the caller.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from mini_vllm.models.catalogue import KNOWN
 from mini_vllm.models.json_fields import Fields, LoadError, read_object
 from mini_vllm.request import SamplingParams
 
-#: What is followed of the file. All are fields of SamplingParams, which says what each may be.
+#: The fields of the file that are used. All are fields of SamplingParams, which defines their valid values.
 FOLLOWED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def sampling_defaults(path: Path) -> Mapping[str, Any]:
-    """Fields of SamplingParams for the model in this folder or .gguf file; empty if nothing is known.
+    """Return fields of SamplingParams for the model in this folder or .gguf file; empty if nothing is known.
 
-    Raises LoadError naming the file and the field that cannot be.
+    Raise LoadError that names the file and the invalid field.
     """
     file = path / "generation_config.json"
     if file.is_file():
@@ -37,8 +37,8 @@ def _read(file: Path) -> dict[str, Any]:
     defaults: dict[str, Any] = {name: fields.get(name) for name in FOLLOWED if name in fields}
     try:
         SamplingParams(**defaults)
-        if "do_sample" in fields and not fields.flag("do_sample"):  # it draws nothing, whatever else the file says
+        if "do_sample" in fields and not fields.flag("do_sample"):  # greedy, whatever else the file says
             defaults["temperature"] = 0.0
-    except ValueError as error:  # by SamplingParams, or a FieldError
+    except ValueError as error:  # from SamplingParams, or a FieldError
         raise LoadError(f"{file}: {error}") from None
     return defaults

@@ -6,7 +6,7 @@ from mini_vllm.models.config import ModelConfig
 
 
 def checkpoint_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor that a Hugging Face checkpoint of this network has."""
+    """Return the name and shape of every tensor in a Hugging Face checkpoint of this network."""
     hidden, inner, width = config.hidden_size, config.intermediate_size, config.head_dim
     q_size, kv_size = config.num_heads * width, config.num_kv_heads * width
     shapes = {"model.embed_tokens.weight": (config.vocab_size, hidden), "model.norm.weight": (hidden,)}

@@ -1,4 +1,4 @@
-"""Matrices that multiply the same input: apart in a checkpoint, one matrix in the network.
+"""Matrices that multiply the same input: separate in a checkpoint, one matrix in the network.
 
     q_proj, k_proj, v_proj → qkv_proj      gate_proj, up_proj → gate_up_proj      q_norm, k_norm → qk_norm
 
@@ -15,17 +15,17 @@ from mini_vllm.models.network import Linear, Model, SideBySide
 from mini_vllm.models.quantised import Packing, Tensors, in_floats
 from mini_vllm.models.shapes import checkpoint_shapes
 
-#: What the network keeps as one matrix, and the parts a checkpoint has of it, in order
+#: The matrices that the network keeps as one, and their parts in a checkpoint, in order
 STACKED = {"self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
            "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj")}
-#: What a layer's tensors are called
+#: The names of a layer's tensors
 KINDS = ("weight", "bias", "scales", "biases")
 
 
 def stack(model: Model, tensors: Tensors) -> Tensors:
-    """The tensors of a checkpoint under the names, and on top of each other, as the network keeps them.
+    """Return the tensors of a checkpoint, stacked and renamed as the network keeps them.
 
-    Where matrices stay side by side, the network gets a place for them.
+    For matrices that stay side by side, the network gets separate modules.
     """
     config, stacked = model.config, Tensors(dict(tensors.arrays), dict(tensors.packings))
     for index, layer in enumerate(model.model.layers):
@@ -46,7 +46,7 @@ def stack(model: Model, tensors: Tensors) -> Tensors:
 
 
 def _put_on_top(tensors: Tensors, names: Sequence[str], whole: str) -> None:
-    """Make one matrix of those that are packed alike, or not at all."""
+    """Stack matrices into one if they are packed in the same way or not at all."""
     for kind in KINDS:
         arrays = [tensors.arrays.pop(f"{name}.{kind}") for name in names if f"{name}.{kind}" in tensors.arrays]
         if arrays:
@@ -57,7 +57,7 @@ def _put_on_top(tensors: Tensors, names: Sequence[str], whole: str) -> None:
 
 
 def _make_places(layer: nn.Module, whole: str, part_sizes: Sequence[int]) -> None:
-    """Give the layer several matrices in place of one."""
+    """Give the layer several matrices instead of one."""
     owner, _, attribute = whole.partition(".")
     one = layer[owner][attribute]
     setattr(layer[owner], attribute, SideBySide([Linear(one.weight.shape[1], size, bias="bias" in one)
@@ -65,7 +65,7 @@ def _make_places(layer: nn.Module, whole: str, part_sizes: Sequence[int]) -> Non
 
 
 def unstack(model: Model) -> dict[str, mx.array]:
-    """The weights as a checkpoint has them: the opposite of ``stack``. Packed ones are expanded."""
+    """Return the weights as a checkpoint has them: the inverse of ``stack``. Packed ones are expanded."""
     from mlx.utils import tree_flatten  # not above: the backend must be the first to import MLX
     config = model.config
     weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))

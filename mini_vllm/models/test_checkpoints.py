@@ -1,4 +1,4 @@
-"""Checkpoints as others write them, against mlx-lm in float32: quantised, scaled for long contexts, windowed."""
+"""Checkpoints as others write them, against mlx-lm in float32: quantised, scaled for long contexts, with windows."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def prompt_of(num_tokens, seed=0):
 
 
 def our_logits(loaded, token_ids, pieces):
-    """Logits after the last token of each piece, [len(pieces), vocab_size]."""
+    """Return the logits after the last token of each piece, [len(pieces), vocab_size]."""
     runner = ModelRunner(loaded.model, num_blocks=40, block_size=4)
     table, done, rows = list(range(39, 0, -1)), 0, []
     for n in pieces:
@@ -39,7 +39,7 @@ def our_logits(loaded, token_ids, pieces):
 
 
 def check_logits(folder, windows=NO_WINDOWS, tolerance=1e-4, num_tokens=48, loaded=None, oracle=None):
-    """Whole, in pieces and one by one, as mlx-lm has them in float32."""
+    """Compare the logits with mlx-lm's in float32: computed as a whole, in pieces, and one by one."""
     token_ids = prompt_of(num_tokens)
     expected = np.array(oracle_logits(oracle or float32_oracle(folder), token_ids, windows))
     loaded = loaded or load(folder)
@@ -50,7 +50,7 @@ def check_logits(folder, windows=NO_WINDOWS, tolerance=1e-4, num_tokens=48, load
 
 
 def check_greedy(folder, num_tokens=9, windows=NO_WINDOWS, oracle=None):
-    """Several requests at once, in chunks and small blocks: each token is the one mlx-lm likes best in float32."""
+    """Serve several requests at once, in chunks and small blocks: each token is mlx-lm's likeliest in float32."""
     prompts = [prompt_of(n, seed=n) for n in (1, 9, 30, 14)]
     llm = LLM(folder, num_blocks=200, block_size=4, max_num_seqs=4, max_num_batched_tokens=16, max_num_chunk_tokens=7)
     params = SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
@@ -61,7 +61,7 @@ def check_greedy(folder, num_tokens=9, windows=NO_WINDOWS, oracle=None):
 
 
 def check_both(folder, windows=NO_WINDOWS, tolerance=1e-4, loaded=None):
-    """Logits and greedy tokens, against one oracle."""
+    """Check logits and greedy tokens against one oracle."""
     oracle = float32_oracle(folder)
     check_logits(folder, windows, tolerance, loaded=loaded, oracle=oracle)
     check_greedy(folder, windows=windows, oracle=oracle)
@@ -69,13 +69,13 @@ def check_both(folder, windows=NO_WINDOWS, tolerance=1e-4, loaded=None):
 
 @pytest.fixture
 def packed(monkeypatch):
-    """A device that multiplies packed weights faster, whatever this one does."""
+    """Pretend that the device multiplies packed weights faster."""
     monkeypatch.setattr("mini_vllm.models.weights.dequantise_is_faster", lambda: False)
 
 
 @pytest.fixture(scope="module")
 def conversions(checkpoints, tmp_path_factory):
-    """What ``mlx_lm.convert`` makes of a random checkpoint, by name and options: made when first asked for."""
+    """Convert a random checkpoint with ``mlx_lm.convert``, by name and options, when first used."""
     root, made = tmp_path_factory.mktemp("conversions"), {}
 
     def get(name, **options):
@@ -92,7 +92,7 @@ def conversions(checkpoints, tmp_path_factory):
 
 @pytest.fixture
 def converted(conversions, tmp_path):
-    """The same in a folder that the test may change."""
+    """Copy a converted checkpoint into a folder that the test may change."""
     def get(name, **options):
         folder = tmp_path / "converted"
         shutil.rmtree(folder, ignore_errors=True)
@@ -173,7 +173,7 @@ def test_layers_may_be_left_as_they_were(converted, packed):
 
 
 def test_packed_weights_are_multiplied_as_such_on_every_blas(converted, packed, monkeypatch):
-    """Where a BLAS likes its operands the other way round, that is for float weights only."""
+    """Check that only float weights are multiplied in the other order, if a BLAS prefers that."""
     monkeypatch.setattr("mini_vllm.fast.tuning.blas", BlasInfo("nvpl", None, "as if"))
     check_logits(converted("llama2", q_bits=4))
     check_logits(converted("llama2", quant_predicate="mixed_4_6"))
@@ -282,7 +282,7 @@ def test_what_stays_packed_is_exported_as_floats(converted, tmp_path, packed):
 
 
 def write_quantised_gguf(path, arrays, metadata):
-    """A GGUF file with matrices as Q8_0 (a float16 scale and 32 signed bytes a group), the rest as floats."""
+    """Write a GGUF file with matrices as Q8_0 (a float16 scale and 32 signed bytes per group), the rest as floats."""
     def text(value):
         return struct.pack("<Q", len(value.encode())) + value.encode()
 
@@ -343,7 +343,7 @@ def test_a_quantised_gguf_of_qwen2_has_biases_and_loads(tmp_path, monkeypatch, k
     mx.save_safetensors(str(folder / "model.safetensors"),
                         {originals[name]: mx.array(array) for name, array in arrays.items()})
     loaded = load(tmp_path / "model.gguf")
-    # Packed, everything is computed in the float16 of the scales.
+    # Packed weights are computed in the float16 of their scales.
     check_logits(folder, tolerance=1e-4 if kept == "unpacked" else 0.1, loaded=loaded)
 
 
@@ -399,7 +399,8 @@ def test_yarn_reaches_as_far_as_it_was_scaled_to(tmp_path):
 
 
 def test_yarn_takes_an_attention_factor_as_transformers_does(tmp_path):
-    """mlx-lm does not read the field: one that says what the other fields say changes nothing, another one does."""
+    """Read a field that mlx-lm does not: a value that agrees with the other fields changes nothing, another one
+    does."""
     plain, same, other = (
         our_logits(load(write_checkpoint(tmp_path / name, model_type="llama", rope_scaling={**YARN["plain"], **extra})),
                    prompt_of(30), [30])
@@ -457,7 +458,7 @@ def test_llama_with_layer_types_is_mlx_lms_own(tmp_path, window):
 
 
 def test_windows_hold_for_shared_prefixes_and_samples(tmp_path):
-    """Requests that begin alike share blocks; each still sees its own window."""
+    """Serve requests with a common beginning: they share blocks, and each still sees its own window."""
     folder = write_checkpoint(tmp_path / "windowed", model_type="llama", sliding_window=6, layer_types=[S, F, S])
     oracle, start = float32_oracle(folder), prompt_of(20)
     llm = LLM(folder, num_blocks=200, block_size=4, max_num_seqs=8)
@@ -489,7 +490,7 @@ def test_mlx_lm_reads_exported_windows_of_a_llama(tmp_path):
     assert mx.abs(ours - expected).max().item() < 1e-4
 
 
-# ---- files that say what cannot be
+# ---- files with invalid values
 
 
 def with_fields(folder, file, fields):
@@ -501,7 +502,7 @@ def with_fields(folder, file, fields):
 ROPE = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
 LLAMA3 = ARCHITECTURES["llama3"]["rope_scaling"]
 WHOLE = "must be a whole number, at least 1"
-#: Fields of config.json of a Llama with three layers → what is said about them
+#: Fields of config.json of a Llama with three layers → the error message
 IMPOSSIBLE = [
     ({"model_type": ["llama"]}, r"model_type \['llama'\]"),
     ({"model_type": None}, "model_type None"),

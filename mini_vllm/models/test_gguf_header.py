@@ -1,4 +1,4 @@
-"""Damaged GGUF files: each is refused by name before MLX reads it, and none ends the process."""
+"""Damaged GGUF files: each is rejected with its name before MLX reads it, and none crashes the process."""
 
 import os
 import random
@@ -32,7 +32,7 @@ ONE_TENSOR = (tensor(),)
 
 
 def gguf(fields=(), tensors=ONE_TENSOR, version=3, num_data=16, num_tensors=None, num_fields=None):
-    """The bytes of a file: its header, and data aligned to 32."""
+    """Return the bytes of a file: its header, and data aligned to 32."""
     head = b"GGUF" + struct.pack("<IQQ", version, len(tensors) if num_tensors is None else num_tensors,
                                  len(fields) if num_fields is None else num_fields) + b"".join([*fields, *tensors])
     return head + b"\0" * (-len(head) % 32) + b"\0" * num_data

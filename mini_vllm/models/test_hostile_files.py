@@ -1,4 +1,4 @@
-"""Model folders that a stranger wrote: each is refused by name, quickly, and real ones of every kind still load."""
+"""Untrusted model folders: each is rejected with its name, quickly, and real ones of every kind still load."""
 
 import base64
 import json
@@ -25,12 +25,12 @@ from mini_vllm.request import SamplingParams
 
 @pytest.fixture
 def folder(checkpoints, tmp_path):
-    """A sound model of 300 tokens that the test may spoil."""
+    """Return the folder of a valid model of 300 tokens that the test may damage."""
     return shutil.copytree(checkpoints("llama2"), tmp_path / "model")
 
 
 def change(folder, file="tokenizer.json", **fields):
-    """Put fields into a JSON file, made if it is not there."""
+    """Set fields of a JSON file, which is created if it does not exist."""
     path = folder / file
     content = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps({**content, **fields}))
@@ -69,7 +69,8 @@ def test_a_vocabulary_larger_than_the_networks_is_refused(folder):
     ({"post_processor": template([300_000_000])}, "a"),
 ], ids=["an added token", "a template"])
 def test_an_id_beyond_the_network_is_refused_with_its_text(folder, fields, text):
-    """Real checkpoints have added tokens that the network lacks, as for padding: they load, and may not be used."""
+    """Load a checkpoint with added tokens that the network lacks, as real ones have for padding; they may not be
+    used."""
     engine = LLM(change(folder, **fields), num_blocks=50).engine
     complaint = r"has the token id \d+, which the model does not have: it must be at most 299"
     with pytest.raises(ValueError, match=complaint):
@@ -94,7 +95,7 @@ def sequence(name, *steps):
 
 
 def table(*entries):
-    """A SentencePiece table with a trie that finds nothing."""
+    """Return a SentencePiece table with a trie that finds nothing."""
     content = struct.pack("<I1024x", 1024) + b"\0".join(entry.encode() for entry in entries)
     return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(content).decode()}
 
@@ -213,13 +214,14 @@ def test_a_template_or_an_entry_that_is_too_long_is_refused_in_every_layout(fold
 
 
 def test_no_request_walks_over_the_vocabulary(folder):
-    """That takes long, and the first request would do it in the server's loop."""
+    """Check that the vocabulary is not walked: that takes long, and the first request would do it in the server's
+    loop."""
     tokenizer = load(folder).tokenizer
     tokenizer._backend = None
     assert tokenizer.min_num_tokens("some text" * 100) > 0
 
 
-# ---- what an error shows
+# ---- the text of an error
 
 
 NASTY = "x\n\x1b[31m" * 100_000

@@ -28,7 +28,7 @@ def oracle(folder):
 
 
 def check_greedy(model, prompt, token_ids):
-    """Each of ``token_ids`` is the one that mlx-lm's network likes best after the prompt and those before it."""
+    """Check that each of ``token_ids`` is the likeliest by mlx-lm after the prompt and the tokens before it."""
     logits = model(mx.array([[*prompt, *token_ids[:-1]]]))[0, len(prompt) - 1:]
     assert token_ids == mx.argmax(logits, axis=-1).tolist()
 
@@ -93,7 +93,7 @@ def test_half_precision_is_loaded_as_the_device_likes_it(checkpoints, tmp_path, 
         assert load(folder).model.model.norm.weight.dtype == mx.float32
         model.set_dtype(mx.float32)
         check_greedy(model, prompt, tokens)
-    else:  # a sum in another order is another number, and then and now another token
+    else:  # a different order of sums gives other numbers, and occasionally another token
         assert load(folder).model.model.norm.weight.dtype == dtype
         assert compare(model, [prompt], [tokens]).is_good
 
@@ -125,7 +125,7 @@ def test_output_weights_missing_from_the_config_are_tied_if_there_are_none(tmp_p
     assert load(folder).config.tie_word_embeddings is True
 
 
-# ---- what cannot be loaded
+# ---- models that cannot be loaded
 
 
 def test_a_folder_without_config_is_refused(tmp_path):
@@ -253,7 +253,7 @@ def test_a_hub_name_loads_what_the_hub_client_gives(checkpoints, monkeypatch):
 
 
 def write_gguf(checkpoints, path, **metadata):
-    """Our random Llama as a GGUF file: names, interleaved rows and metadata as such files have them."""
+    """Write our random Llama as a GGUF file, with the names, interleaved rows and metadata of such files."""
     names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
              "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
              "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",

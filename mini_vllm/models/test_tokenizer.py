@@ -25,7 +25,7 @@ CORPUS = [
 ]
 TEXTS = ["The dog", " leading space", "trailing ", "two  spaces", "über 狐狸 🙂", "👩\u200d👩\u200d👧🥧",
          "0 12 345 6789", "a\n\n b\t", "I'LL don't", "�", "é\u0301", ""]
-#: Text without special tokens, the space sign and U+FFFD, which have a meaning of their own here.
+#: Text without special tokens, the space sign and U+FFFD, which have a special meaning here.
 plain_text = st.text(st.characters(codec="utf-8", exclude_characters="<▁�"))
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHATML = """\
@@ -68,7 +68,7 @@ BYTE_OF = {chr(byte): byte for byte in PRINTABLE} | {chr(256 + n): byte for n, b
 
 
 def byte_level_backend(pre="gpt-2", vocab_size=380):
-    """GPT-2 style: every byte has a token, so every text round-trips."""
+    """Train a GPT-2 style tokenizer: every byte has a token, so every text round-trips."""
     backend = tokenizers.Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))
     backend.pre_tokenizer = PRE_TOKENIZERS[pre]
     backend.decoder = decoders.ByteLevel()
@@ -82,7 +82,10 @@ def byte_level_backend(pre="gpt-2", vocab_size=380):
 
 
 def sentencepiece_backend(llama_2=True):
-    """Spaces are ▁ and a text begins with one. The Llama-2 way has byte tokens for what the vocabulary lacks."""
+    """Train a tokenizer in which spaces are ▁ and a text begins with one.
+
+    The Llama 2 style has byte tokens for characters that the vocabulary lacks.
+    """
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=llama_2, fuse_unk=True))
     trainer = trainers.BpeTrainer(vocab_size=600 if llama_2 else 300, show_progress=False, special_tokens=[
         "<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256) if llama_2)])
@@ -95,14 +98,14 @@ def sentencepiece_backend(llama_2=True):
         backend.pre_tokenizer = pre_tokenizers.Metaspace()
         backend.decoder = decoders.Metaspace()
     backend.train_from_iterator(["The quick brown fox.", "the lazy dog über"] * 4, trainer)
-    # Byte tokens are no added tokens: only the three special ones are.
+    # Byte tokens are not added tokens: only the three special ones are.
     state = json.loads(backend.to_str())
     state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < 3]
     return tokenizers.Tokenizer.from_str(json.dumps(state))
 
 
 def write_folder(folder, backend, **files):
-    """``tokenizer.json`` and further files: ``tokenizer_config={...}`` is ``tokenizer_config.json``."""
+    """Write ``tokenizer.json`` and further files: ``tokenizer_config={...}`` is ``tokenizer_config.json``."""
     (folder / "tokenizer.json").write_text(backend.to_str(), encoding="utf-8")
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
@@ -110,7 +113,7 @@ def write_folder(folder, backend, **files):
 
 
 def gguf_metadata(backend, pre="gpt-2", **fields):
-    """What ``mx.load(..., return_metadata=True)`` gives: numbers are arrays, lists of text are lists."""
+    """Return metadata like ``mx.load(..., return_metadata=True)``: numbers are arrays, lists of text are lists."""
     model = json.loads(backend.to_str())["model"]
     vocab = backend.get_vocab(with_added_tokens=True)
     tokens = sorted(vocab, key=vocab.get)
@@ -138,7 +141,7 @@ every_tokenizer = pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=
 
 
 def token_id(tokenizer, piece):
-    """The id of a vocabulary entry. For byte-level, ``piece`` is written in its alphabet: Ã is the byte 0xC3."""
+    """Return the id of a vocabulary entry. For byte-level, ``piece`` uses its alphabet: Ã is the byte 0xC3."""
     found = tokenizer._backend.token_to_id(piece)
     assert found is not None, f"the vocabulary made for this test lacks {piece!r}"
     return found
@@ -268,7 +271,7 @@ def test_any_streamed_ids_equal_the_decoded_ones(tokenizer, data, skip_special_t
 @pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, LLAMA_2], ids=["byte-level", "llama-2"])
 @pytest.mark.parametrize("seed", range(20))
 def test_streamed_bytes_equal_the_decoded_ones(tokenizer, seed):
-    """Bytes alone, chosen so that characters begin, break off and go on all the time, over many windows."""
+    """Stream random bytes, chosen so that characters begin, break off and continue all the time, over many windows."""
     by_byte = sorted(pre_tokenizers.ByteLevel.alphabet()) if tokenizer is BYTE_LEVEL else \
         [f"<0x{byte:02X}>" for byte in (0x41, 0x80, 0x9F, 0xA9, 0xBF, 0xC3, 0xE2, 0xED, 0xF0, 0xF4, 0xFF)] + ["▁", "a"]
     rng = random.Random(seed)
@@ -289,7 +292,7 @@ def test_a_broken_character_comes_out_as_soon_as_something_follows():
 
 @given(plain_text)
 def test_no_chunk_ends_in_half_a_character(text):
-    """As many characters are out as the bytes so far have whole ones, neither fewer nor more."""
+    """Check that exactly the complete characters of the bytes so far have been emitted."""
     detokenizer, so_far = StreamingDetokenizer(BYTE_LEVEL), b""
     for token in BYTE_LEVEL.encode(text):
         detokenizer.add(token)
@@ -300,7 +303,7 @@ def test_no_chunk_ends_in_half_a_character(text):
 def test_a_run_of_byte_tokens_waits_for_its_end():
     ids = [token_id(LLAMA_2, piece) for piece in ["a", "<0xC3>", "<0xA9>", "b"]]
     assert stream(LLAMA_2, ids) == ["a", "", "", "éb", ""]
-    # One bad byte spoils the run, the good character before it included. That is why it had to wait.
+    # One bad byte spoils the run, including the good character before it. That is why it had to wait.
     ids = [token_id(LLAMA_2, piece) for piece in ["a", "<0xC3>", "<0xA9>", "<0xFF>", "b"]]
     assert stream(LLAMA_2, ids) == ["a", "", "", "", "���b", ""]
     assert stream(LLAMA_2, ids[:3]) == ["a", "", "", "é"]
@@ -312,7 +315,7 @@ def test_spaces_are_neither_lost_nor_doubled(tokenizer):
     ids = tokenizer.encode(text, add_special_tokens=False)
     assert len(ids) > 3 * StreamingDetokenizer.NUM_CONTEXT_TOKENS
     assert "".join(stream(tokenizer, ids)) == text
-    # The text's own first space is the tokenizer's, also behind special tokens.
+    # The first space of the text belongs to the tokenizer, also after special tokens.
     first = tokenizer.encode("dog", add_special_tokens=False)
     assert "".join(stream(tokenizer, [1, 1, *first])) == "dog"
     assert "".join(stream(tokenizer, [*first, 2, *first])) == "dog dog"

@@ -1,8 +1,8 @@
-"""How many characters of a text one token can stand for: a bound on the length of a prompt that need not be encoded.
+"""The most characters that one token can stand for: a bound on the length of a prompt that needs no encoding.
 
-A server that gets a text of many megabytes can refuse it unread: it has at least as many tokens as its length over
-that of the longest token. That holds only if every character of a text ends up in some token, so each part of a
-tokenizer is looked at, and only what is known to keep all characters counts.
+A server that gets a text of many megabytes can reject it unread: the text has at least as many tokens as its length
+divided by that of the longest token. This holds only if every character of a text ends up in some token, so each part
+of a tokenizer is examined, and only parts known to keep all characters are accepted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-#: The normal form C makes at most this many characters one: a letter and three marks above or below it.
+#: Normal form C combines at most this many characters into one: a letter and three marks above or below it.
 MAX_COMPOSED = 4
 ONLY_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
@@ -22,10 +22,10 @@ Part = Mapping[str, object]
 
 
 def longest_token(backend: tokenizers.Tokenizer, longest_piece: int) -> int | None:
-    """No token stands for more characters of a text than this; None if there is no bound.
+    """Return the most characters of a text that a token can stand for; None if there is no bound.
 
-    The vocabulary's longest entry is the bound if nothing is dropped, folded together or swallowed by an "unknown"
-    token on the way.
+    The vocabulary's longest entry is the bound if nothing is dropped, merged or replaced by an "unknown" token on the
+    way.
     """
     model = backend.model
     before_words, words = _parts_of(backend.normalizer), _parts_of(backend.pre_tokenizer)
@@ -41,14 +41,14 @@ def longest_token(backend: tokenizers.Tokenizer, longest_piece: int) -> int | No
 
 
 def lost_characters(backend: tokenizers.Tokenizer) -> list[str]:
-    """Characters of one byte that have no token in a vocabulary of bytes, and vanish."""
+    """Return the one-byte characters that have no token in a vocabulary of bytes, and vanish."""
     if not _is_byte_level(_parts_of(backend.pre_tokenizer)):
         return []
     return [chr(code) for code in range(128) if not backend.encode(chr(code), add_special_tokens=False).ids]
 
 
 def _parts_of(component: normalizers.Normalizer | pre_tokenizers.PreTokenizer | None) -> list[Part]:
-    """The parts of a sequence one by one; anything else is its only part."""
+    """Return the parts of a sequence one by one; anything else is its only part."""
     if component is None:
         return []
     state = json.loads(component.__getstate__())
@@ -61,12 +61,12 @@ def _is_byte_level(words: Iterable[Part]) -> bool:
 
 
 def _later_bytes() -> set[str]:
-    """The symbols of the bytes with which a character of several bytes goes on: with these, none vanishes whole."""
+    """Return the symbols of the continuation bytes of UTF-8: if all have a token, no multi-byte character vanishes."""
     return {ONLY_BYTES.pre_tokenize_str(chr(code))[0][0][-1] for code in range(0x80, 0xC0)}
 
 
 def _keeps_all_characters(part: Part) -> bool:
-    """Whether this part of a normalizer or pre-tokenizer is known to drop no character, but for NFC's composing."""
+    """Check whether this part of a normalizer or pre-tokenizer drops no character, apart from NFC's composition."""
     kind = part["type"]
     if kind == "Replace":
         pattern = part["pattern"]

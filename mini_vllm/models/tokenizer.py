@@ -16,20 +16,22 @@ from mini_vllm.models.token_bound import longest_token, lost_characters
 
 #: Real templates have up to 25 kB, real vocabulary entries up to 256 characters.
 MAX_TEMPLATE_CHARS, MAX_PIECE_CHARS = 256 * 2**10, 1024
-#: And real vocabularies up to 262,144 entries.
+#: Real vocabularies have up to 262,144 entries.
 MAX_TOKENS = 2**19
-#: The library writes a backtrace to stderr for each panic. A tokenizer that had this many is not asked again.
+#: The library writes a backtrace to stderr for each panic. After this many, a tokenizer is no longer used.
 MAX_PANICS = 8
 
 
 class TokenizerError(FileError):
-    """A tokenizer that cannot be read, or a text or a chat that it cannot take."""
+    """A tokenizer cannot be read, or it cannot process a text or a chat."""
 
 
 @contextlib.contextmanager
 def panics_told() -> Iterator[None]:
-    """Make a TokenizerError of a panic in the library, which is an exception that nothing else catches. A pattern that
-    backtracks for too long ends in one."""
+    """Convert a panic in the library, an exception that nothing else catches, into a TokenizerError.
+
+    A pattern that backtracks for too long ends in a panic.
+    """
     try:
         yield
     except BaseException as error:
@@ -39,21 +41,24 @@ def panics_told() -> Iterator[None]:
 
 
 class Tokenizer:
-    """What turns text into token ids and back, and a chat into one text.
+    """Converts text into token ids and back, and a chat into one text.
 
-    The ``tokenizers`` library does the byte pair encoding. Here is what stands around it: which ids are special, which
-    ones end a text, and the chat template.
+    The ``tokenizers`` library does the byte pair encoding. This class adds what surrounds it: the special ids, the ids
+    that end a text, and the chat template.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, bos_token: str | None = None, eos_token: str | None = None,
                  eos_token_ids: frozenset[int] = frozenset(), chat_template: str | None = None,
                  num_rows: int | None = None) -> None:
-        """``num_rows`` is the size of the network's vocabulary: a text with an id beyond is refused. Raises
-        TokenizerError for a chat template or a vocabulary entry that is too long."""
+        """Wrap a library tokenizer.
+
+        ``num_rows`` is the size of the network's vocabulary: a text with a larger id is rejected. Raise TokenizerError
+        for a chat template or a vocabulary entry that is too long.
+        """
         if chat_template is not None and len(chat_template) > MAX_TEMPLATE_CHARS:
             raise TokenizerError(f"the chat template has {len(chat_template)} characters, must have at most "
                                  f"{MAX_TEMPLATE_CHARS}")
-        # A file may carry the truncation and padding of its training. A prompt must arrive whole.
+        # A file may contain the truncation and padding of its training. A prompt must arrive whole.
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
@@ -65,7 +70,7 @@ class Tokenizer:
         self.eos_token_ids = eos_token_ids
         self.chat_template = chat_template
         self._num_rows, self._num_panics = num_rows, 0
-        # Entry by entry, unlike ``get_vocab``: other threads run meanwhile.
+        # One entry at a time, unlike ``get_vocab``, so that other threads can run.
         pieces = map(backend.id_to_token, range(max(min(num_rows or 0, MAX_TOKENS), self.vocab_size)))
         longest_piece = max((len(piece) for piece in pieces if piece), default=1)
         if longest_piece > MAX_PIECE_CHARS:
@@ -76,20 +81,23 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """How many ids the tokenizer knows. A model may have more rows, to fill up its matrix."""
+        """The number of ids that the tokenizer knows. A model may have more rows, as padding of its matrix."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
     def min_num_tokens(self, text: str) -> int:
-        """``text`` has at least this many tokens: a bound that takes no time, unlike ``encode``. 0 if there is none."""
+        """Return a lower bound on the tokens of ``text``, or 0 without one. Unlike ``encode``, it takes no time."""
         if self._longest_token is None:
             return 0
         num_lost = sum(text.count(character) for character in self._lost_characters)
         return (len(text) - num_lost) // self._longest_token
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Special tokens written in ``text`` become their ids either way; the flag is about those put around it."""
+        """Convert a text into token ids.
+
+        Special tokens in ``text`` always become their ids; the flag adds those around it.
+        """
         try:
-            with self._panics_told():  # unlike ``encode``, this call lets other threads run meanwhile
+            with self._panics_told():  # unlike ``encode``, this call lets other threads run
                 ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         except TypeError:
             raise TokenizerError(f"text is {reprlib.repr(text)}, must be a str without lone surrogates") from None
@@ -99,7 +107,10 @@ class Tokenizer:
         return ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Bytes that are not UTF-8 become U+FFFD. Ids outside the vocabulary have no text and are passed over."""
+        """Convert token ids into text.
+
+        Bytes that are not UTF-8 become U+FFFD; ids outside the vocabulary are skipped.
+        """
         try:
             with self._panics_told():
                 text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
@@ -108,7 +119,7 @@ class Tokenizer:
         return text
 
     def piece(self, token_id: int, skip_special_tokens: bool = True) -> str | None:
-        """The vocabulary entry that ``decode`` sees for this id; None if it passes over it."""
+        """Return the vocabulary entry that ``decode`` uses for this id; None if it skips the id."""
         try:
             piece: str | None = self._backend.id_to_token(token_id)
         except (OverflowError, TypeError):
@@ -117,7 +128,7 @@ class Tokenizer:
 
     @contextlib.contextmanager
     def _panics_told(self) -> Iterator[None]:
-        """Make a TokenizerError of a panic, and of every use after too many of them."""
+        """Convert a panic into a TokenizerError, and raise one for every use after too many panics."""
         if self._num_panics >= MAX_PANICS:
             raise TokenizerError(f"the tokenizer has failed {MAX_PANICS} times and is not used again")
         try:
@@ -128,10 +139,10 @@ class Tokenizer:
             raise
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
-        """The chat as one text, the way the model saw chats in training.
+        """Return the chat as one text, in the format of the model's training.
 
-        A template is a program that came with the weights, so it runs in a sandbox. Whatever goes wrong in it, from
-        bad syntax to its own ``raise_exception``, is a TokenizerError.
+        A template is a program that comes with the weights, so it runs in a sandbox. Any error in it, from bad syntax
+        to its own ``raise_exception``, becomes a TokenizerError.
         """
         if self.chat_template is None:
             raise TokenizerError("this model has no chat template: give it a plain prompt")
@@ -147,7 +158,7 @@ class Tokenizer:
         return compile_template(self.chat_template or "")
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The template writes the special tokens itself, so none are added."""
+        """Encode a chat. The template writes the special tokens itself, so none are added."""
         if not isinstance(messages, (list, tuple)) or not messages or not all(
                 isinstance(message, Mapping) and isinstance(message.get("role"), str) for message in messages):
             raise TokenizerError(f"messages is {reprlib.repr(messages)}, must be a list of at least one "

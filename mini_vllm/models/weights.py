@@ -1,4 +1,4 @@
-"""From the tensors of a checkpoint to a network: every one checked by name and shape, some stacked, some reordered."""
+"""From the tensors of a checkpoint to a network: each checked by name and shape, some stacked, some reordered."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MIN_LAYER_TENSORS = 9
 
 
 def make_model(config: ModelConfig, weights: dict[str, mx.array]) -> Model:
-    """A network with these weights. Raises LoadError naming a tensor that is missing, unknown or wrongly shaped.
+    """Create a network with these weights. Raise LoadError that names a missing, unknown or wrongly shaped tensor.
 
-    Where the device multiplies floats faster than packed matrices, those are expanded, and all is in float32.
+    If the device multiplies floats faster than packed matrices, these are expanded, and everything is in float32.
     """
     if config.tie_word_embeddings is None:
         config = replace(config, tie_word_embeddings="lm_head.weight" not in weights)
@@ -45,8 +45,8 @@ def make_model(config: ModelConfig, weights: dict[str, mx.array]) -> Model:
 
 
 def _check_tensors(config: ModelConfig, weights: Mapping[str, mx.array]) -> dict[str, Packing]:
-    """Raise LoadError unless every tensor is there, and no other. Returns the packings of the matrices."""
-    if config.num_layers * MIN_LAYER_TENSORS > len(weights):  # looked at first: this number may be very large
+    """Raise LoadError unless exactly the expected tensors are there. Return the packings of the matrices."""
+    if config.num_layers * MIN_LAYER_TENSORS > len(weights):  # checked first: this number may be very large
         raise LoadError(f"the config has {config.num_layers} layers of at least {MIN_LAYER_TENSORS} tensors, the files "
                         f"have {len(weights)} tensors")
     packings, unknown = {}, set(weights)

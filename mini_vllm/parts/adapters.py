@@ -1,13 +1,13 @@
-"""What a simpler part is given: copy on write to a pool and a manager without it, preemption to a scheduler that waits.
+"""Adapters for simpler parts: copy-on-write for a pool and a manager, preemption for a scheduler.
 
-A part that has none of it is put under a class of this module, which calls the part's own methods:
+A part without such a feature becomes the base of a class of this module, which calls the part's own methods:
 
     block_pool        no fork_block    CopyOnWrite over it
     kv_cache_manager  no fork          Forking over it
     scheduler         no preempt       Preempting over it
     sampler           no sample        SamplesByRules over it
 
-Where a part begins to do such a thing itself, it must do all of it: what is missing then is refused, not given.
+A part that implements some of a feature must implement all of it: anything missing is then rejected, not added.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mini_vllm.block_pool import KVCacheBlock
 from mini_vllm.request import Request
 from mini_vllm.scheduler import Scheduler
 
-if TYPE_CHECKING:  # what they are put over: any part, or for the type checker the reference's
+if TYPE_CHECKING:  # their base: any part, or for the type checker the reference's
     from mini_vllm.block_pool import BlockPool as _Pool
     from mini_vllm.kv_cache import KVCacheManager as _Manager
     from mini_vllm.scheduler import Scheduler as _Scheduler
@@ -29,7 +29,7 @@ else:
 
 
 class CopyOnWrite(_Pool):
-    """A pool that shares blocks, over one that does not know of copies."""
+    """A pool with shared blocks, on top of one without copies."""
 
     def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
         super().__init__(num_blocks, enable_caching)
@@ -50,7 +50,7 @@ class CopyOnWrite(_Pool):
         return copy
 
     def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """The last owner of a block that a pending copy needs leaves its reference to the copy."""
+        """Free blocks. If a pending copy needs a block, its last owner leaves its reference to the copy."""
         blocks = [*blocks]
         needed = {block for copy in self.pending_copies for block in copy}
         staying = []
@@ -74,7 +74,7 @@ class CopyOnWrite(_Pool):
 
 
 class Forking(_Manager):
-    """A manager whose tables can be forked, over one that finds prefixes only. It reads and writes ``_tables``."""
+    """A manager whose tables can be forked, on top of one that only finds prefixes. It reads and writes ``_tables``."""
 
     def fork(self, parent: Request, child: Request) -> None:
         table = list(self._tables.get(parent.request_id, []))
@@ -85,7 +85,7 @@ class Forking(_Manager):
     def allocate_slots(self, request: Request, num_new_tokens: int,
                        new_computed_blocks: Sequence[KVCacheBlock] | None = None,
                        num_new_computed_tokens: int | None = None) -> list[KVCacheBlock] | None:
-        """Shared blocks of the table that the new tokens are written into are copied first."""
+        """Copy shared blocks of the table that the new tokens would write into, then allocate."""
         table, size = self._tables.get(request.request_id, []), self.block_size
         num_blocks = -(-(request.num_computed_tokens + num_new_tokens) // size)
         written = range(request.num_computed_tokens // size, min(num_blocks, len(table)))
@@ -102,7 +102,7 @@ class Forking(_Manager):
         self.block_pool.finish_copies()
 
     def check_integrity(self) -> None:
-        """Its own look counts tables only, so it waits until no copy is pending."""
+        """Check the part's own state, unless a copy is pending: the part's check counts only tables."""
         if self.block_pool.pending_copies:
             self.block_pool.check_integrity()
         else:
@@ -110,7 +110,7 @@ class Forking(_Manager):
 
 
 class Preempting(_Scheduler):
-    """A scheduler that can take a request's blocks back, which is needed after a step that broke."""
+    """A scheduler that can take a request's blocks back, which is needed after a failed step."""
 
     num_preemptions = 0
     preempt = Scheduler.preempt

@@ -1,4 +1,4 @@
-"""Whether a part can stand in its slot, found out before anything runs."""
+"""Checks whether a part fits into its slot, before anything runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mini_vllm.parts.interfaces import ATTENTION, JOINTS
 
 
 class PartError(ValueError):
-    """A part does not fit: the message names its class, and the method or the arguments that are wrong."""
+    """A part does not fit. The message names its class, and the method or the arguments that are wrong."""
 
     def __init__(self, slot: str, message: str) -> None:
         super().__init__(f"{slot}: {message}")
@@ -20,7 +20,7 @@ class PartError(ValueError):
 
 
 def name_of(part: object) -> str:
-    """``BlockPool (phase-02-…/starter.py)``."""
+    """Return the name and the file of a part: ``BlockPool (phase-02-…/starter.py)``."""
     name = getattr(part, "__qualname__", type(part).__qualname__)
     module = sys.modules.get(getattr(part, "__module__", None) or type(part).__module__)
     file = getattr(module, "__file__", None)
@@ -31,7 +31,7 @@ def name_of(part: object) -> str:
 
 
 def check_class(slot: str, part: type) -> None:
-    """Raise PartError unless ``part`` can be made and called as the engine does."""
+    """Raise PartError unless ``part`` can be created and called as the engine does."""
     joint = JOINTS[slot]
     _check_arguments(slot, part, f"{name_of(part)} is made with", part, joint.made_with)
     for method, arguments in joint.methods.items():
@@ -43,7 +43,7 @@ def check_class(slot: str, part: type) -> None:
 
 
 def check_attention(part: Callable[..., object]) -> None:
-    """Raise PartError unless it is called as ``attention.paged_attention`` is."""
+    """Raise PartError unless ``part`` can be called like ``attention.paged_attention``."""
     if isinstance(part, type):
         _check_arguments("attention", part, f"{name_of(part)} is made with", part, ())
         called: Any = next((vars(base)["__call__"] for base in part.__mro__ if "__call__" in vars(base)), None)
@@ -60,7 +60,7 @@ def check_attention(part: Callable[..., object]) -> None:
 
 
 def check_object(slot: str, made: object) -> None:
-    """Raise PartError unless an object of the part has what the engine reads of it."""
+    """Raise PartError unless an object of the part has the attributes that the engine reads."""
     for attribute in JOINTS[slot].attributes:
         if not hasattr(made, attribute):
             raise PartError(slot, f"an object of {name_of(type(made))} has no {attribute}, which the engine reads")
@@ -70,7 +70,7 @@ def _check_arguments(slot: str, part: type, what: str, called: Callable[..., obj
                      arguments: tuple[str, ...]) -> None:
     try:
         signature = inspect.signature(called)
-    except (TypeError, ValueError):  # of a class written in C, say
+    except (TypeError, ValueError):  # for example, a class written in C
         return
     given = ", ".join(name for name in arguments if name != "self")
     taken = ", ".join(str(parameter) for name, parameter in signature.parameters.items() if name != "self")
@@ -78,13 +78,13 @@ def _check_arguments(slot: str, part: type, what: str, called: Callable[..., obj
         bound = signature.bind(*arguments).arguments
     except TypeError:
         raise PartError(slot, f"{what} ({given}), but takes ({taken})") from None
-    for name, argument in bound.items():  # bound to a name that means another one of them: the order is wrong
+    for name, argument in bound.items():  # bound to the name of another argument: the order is wrong
         if isinstance(argument, str) and name != argument and name in arguments:
             raise PartError(slot, f"{what} ({given}), in this order, but takes ({taken})")
 
 
 def _parameter_names(called: Callable[..., object]) -> list[str] | None:
-    """Names of the parameters that may be given by position; None where nothing is known, or any number may be."""
+    """Return the names of the positional parameters; None if they are unknown or their number is unlimited."""
     try:
         parameters = inspect.signature(called).parameters.values()
     except (TypeError, ValueError):

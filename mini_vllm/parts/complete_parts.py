@@ -1,4 +1,4 @@
-"""Parts made to fit: what a simpler part lacks is given, what cannot stand in its slot is refused."""
+"""Makes parts fit: missing features of a simpler part are added, and parts that cannot fit are rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mini_vllm.parts.check import PartError, check_attention, check_class, check
 from mini_vllm.parts.interfaces import JOINTS
 from mini_vllm.sampling.by_rules import SamplesByRules
 
-#: A slot → the method whose absence says that a part knows nothing of a thing, and the class that gives it.
+#: Slot → the method whose absence shows that a part lacks a feature, and the class that adds the feature.
 GIVEN: dict[str, tuple[str, type]] = {
     "block_pool": ("fork_block", CopyOnWrite),
     "kv_cache_manager": ("fork", Forking),
@@ -24,7 +24,10 @@ GIVEN: dict[str, tuple[str, type]] = {
 
 
 def fit(parts: EngineParts) -> EngineParts:
-    """The same parts, complete. Raises PartError for one that lacks a method, or takes other arguments."""
+    """Return the parts with missing features added.
+
+    Raise PartError for a part that lacks a method or takes other arguments.
+    """
     defaults = {part.name: part.default for part in fields(EngineParts)}
     own = {slot: part for slot in JOINTS if (part := getattr(parts, slot)) is not None and part is not defaults[slot]}
     completed = {slot: _complete(slot, part) for slot, part in own.items() if isinstance(part, type)}
@@ -47,7 +50,10 @@ def _complete(slot: str, part: type) -> type:
 
 
 def make_kv_cache(parts: EngineParts, num_blocks: int, block_size: int, enable_caching: bool) -> KVCacheManager:
-    """The manager over its pool. One that takes no tree is made without: its hits are whole blocks."""
+    """Create the manager over its pool.
+
+    A manager that takes no tree is created without one: its hits are whole blocks.
+    """
     tree = {"tree_class": parts.prefix_tree} if _takes_tree(parts.kv_cache_manager) else {}
     kv_cache: KVCacheManager = parts.kv_cache_manager(num_blocks, block_size, enable_caching,
                                                       pool_class=parts.block_pool, **tree)
@@ -57,7 +63,7 @@ def make_kv_cache(parts: EngineParts, num_blocks: int, block_size: int, enable_c
 
 
 def checked(slot: str, made: Any) -> Any:
-    """``made``, if it has what the engine reads of it."""
+    """Return ``made`` if it has the attributes that the engine reads."""
     check_object(slot, made)
     return made
 

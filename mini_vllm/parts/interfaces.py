@@ -1,4 +1,4 @@
-"""What the engine calls of each part, and what it reads: the interfaces, slot by slot."""
+"""The methods that the engine calls on each part, and the attributes that it reads, slot by slot."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Joint:
-    """How a part is made, called and read. Arguments are named as the reference names them, and given in this order."""
+    """The interface of a part. Arguments have the reference's names and are passed in this order."""
 
     made_with: tuple[str, ...]
     methods: dict[str, tuple[str, ...]]
-    #: What its objects have from the start.
+    #: Attributes that its objects have from the start.
     attributes: tuple[str, ...] = ()
 
 
@@ -57,5 +57,5 @@ JOINTS = {
                  "abort_request": ("request_id",), "has_unfinished_requests": (), "put_back": ("outputs",),
                  "fail_all": ("error",), "reset_prefix_cache": (), "get_tokenizer": (), "metrics": ()}),
 }
-#: Attention is a function, or an object that is called.
+#: Attention is a function, or a callable object.
 ATTENTION = ("queries", "pool", "block_tables", "context_lens", "query_starts", "scale")

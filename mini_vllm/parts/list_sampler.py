@@ -1,7 +1,7 @@
 """A sampler around a function on a list of numbers, which chooses every token.
 
-The reference draws by the Gumbel-max trick: it adds random numbers to the scores and takes the largest. So a function
-that finds the largest number of a list can choose tokens at any temperature: it gets the sums.
+The reference draws by the Gumbel-max trick: it adds random numbers to the scores and takes the largest sum. So a
+function that finds the largest number of a list can choose tokens at any temperature, given the sums.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mini_vllm.sampling.row import SamplerRow
 
 
 def sampler_that_asks(choose: Callable[[list[float]], Any]) -> type[Sampler]:
-    """A class of samplers. ``choose`` gets the scores of all tokens, and returns the id of the largest."""
+    """Return a sampler class. ``choose`` gets the scores of all tokens, and returns the id of the largest."""
     class AskingSampler(Sampler):
         def greedy(self, logits: mx.array) -> mx.array:
             rows = cast(list[list[float]], logits.astype(mx.float32).tolist())

@@ -1,10 +1,10 @@
-"""Attention written in numpy, in the place of the engine's own.
+"""Attention written in numpy, as a replacement for the engine's.
 
-It never sees the pool. What it gets is a small pool of its own, made of just the blocks of the requests of a step, and
-tables that say where each lies in there:
+It never sees the real pool. It gets a small pool that contains just the blocks of the requests of a step, and tables
+with the positions of the blocks in it:
 
     the engine   pool of 400 blocks,  tables [[17, 3], [17, 210, 8]]
-    handed over  pool of 4 blocks:    3, 8, 17, 210      tables [[2, 0], [2, 3, 1]]
+    passed on    pool of 4 blocks:    3, 8, 17, 210      tables [[2, 0], [2, 3, 1]]
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from mini_vllm.backend import mx
 
-#: queries, k_pool, v_pool, block_tables, query_lens, context_lens → what each query attends to
+#: queries, k_pool, v_pool, block_tables, query_lens, context_lens → the attention output of each query
 Ragged = Callable[..., npt.NDArray[Any]]
 
 
 class NumpyAttention:
     """Calls a function like ``ragged_paged_attention(queries, k_pool, v_pool, block_tables, query_lens, context_lens)``
-    with arrays of numpy, and hands its answer to MLX."""
+    with numpy arrays, and converts its result to MLX."""
 
     def __init__(self, ragged: Ragged) -> None:
         self.ragged = ragged
@@ -31,7 +31,10 @@ class NumpyAttention:
     def __call__(self, queries: mx.array, pool: mx.array, block_tables: Sequence[Sequence[int]],
                  context_lens: Sequence[int], query_starts: Sequence[int], scale: float,
                  window: int | None = None) -> mx.array:
-        """Raises ValueError for a model with a sliding window, or a scale that is not 1 / sqrt(head_dim)."""
+        """Compute attention.
+
+        Raise ValueError for a model with a sliding window, or a scale other than 1 / sqrt(head_dim).
+        """
         _, num_both, block_size, head_dim = pool.shape
         if window is not None:
             raise ValueError(f"this attention knows no sliding window, and the model has one of {window} tokens")

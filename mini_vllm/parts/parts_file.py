@@ -1,7 +1,7 @@
 """Parts from a Python file: ``mini-vllm generate --parts my_parts.py``.
 
-The file may define ``parts``, an EngineParts. If it does not, every class or function of its own that is called as the
-engine's is, ``BlockPool`` or ``paged_attention``, takes that one's place.
+The file may define ``parts``, an EngineParts. Otherwise every class or function defined in the file that has the name
+of one of the engine's, such as ``BlockPool`` or ``paged_attention``, replaces it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 from mini_vllm.engine_config import EngineParts
 
-#: The name that fills a slot.
+#: The name that fills each slot.
 NAMES = {"BlockPool": "block_pool", "KVCacheManager": "kv_cache_manager", "PrefixTree": "prefix_tree",
          "PriorityQueueWithAging": "request_queue", "Scheduler": "scheduler", "Sampler": "sampler",
          "paged_attention": "attention", "ModelRunner": "model_runner", "LLMEngine": "engine"}
 
 
 def load_parts(path: Path) -> EngineParts:
-    """Run the file, and take its parts. Raises ValueError if there are none, or if it cannot be run."""
+    """Run the file and return its parts. Raise ValueError if it has none, or if it cannot be run."""
     module = types.ModuleType(f"parts_of_{path.stem}")
     module.__file__ = str(path)
     source = path.read_bytes()
-    sys.modules[module.__name__] = module  # dataclasses look their module up there
+    sys.modules[module.__name__] = module  # dataclasses look up their module there
     try:
         exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
     except Exception as error:

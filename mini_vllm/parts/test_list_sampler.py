@@ -1,4 +1,4 @@
-"""A function on a list chooses what the reference chooses; what is no id is refused by name."""
+"""A function on a list chooses the same tokens as the reference; a result that is not an id is rejected."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Parts of one's own: refused before anything runs if they cannot fit, completed if they are simpler, else used."""
+"""A student's own parts: rejected before anything runs if they cannot fit, completed if they are simpler, else used."""
 
 from dataclasses import fields
 
@@ -22,12 +22,12 @@ from mini_vllm.request import Request, SamplingParams
 from mini_vllm.scheduler import Scheduler
 
 REFERENCE = {part.name: part.default for part in fields(EngineParts)} | {"engine": LLMEngine}
-#: Not refused but given, or done without, by whom it is missing.
+#: Methods that a part may lack: an adapter adds them, or the engine does without them.
 GIVEN = {("block_pool", "fork_block"), ("kv_cache_manager", "fork"), ("scheduler", "preempt"), ("sampler", "sample")}
 
 
 def without(part, *names):
-    """A class like ``part`` that has no methods of these names."""
+    """Return a class like ``part`` without the methods of these names."""
     body = {name: value for base in reversed(part.__mro__[:-1]) for name, value in vars(base).items()
             if name not in (*names, "__dict__", "__weakref__", "__slots__")}
     return type(part.__name__, (), body)
@@ -109,7 +109,7 @@ def test_the_reference_fits_and_stays_as_it_is():
     assert fit(parts) == parts
 
 
-# ---- what is given
+# ---- what adapters add
 
 
 def test_a_pool_without_copies_is_given_them_and_keeps_its_name():
@@ -121,7 +121,7 @@ def test_a_pool_without_copies_is_given_them_and_keeps_its_name():
 @pytest.fixture
 def pool():
     class Bare(BlockPool):
-        """What it does not know, it cannot do: the copies of the reference are not asked."""
+        """A pool whose own copy methods must not be called."""
 
         def fork_block(self, block):
             raise AssertionError
@@ -187,7 +187,7 @@ def test_given_forks_leave_everything_as_it_was_where_there_is_no_room():
 
 
 def test_a_scheduler_without_preemption_still_serves_after_a_step_that_broke():
-    """Of two that share a block which the broken step was to write, the second is preempted and comes again."""
+    """Let two requests share a block that the failed step was to write: the second is preempted and resumed."""
     num_calls = 0
 
     def breaks_once(queries, pool, block_tables, context_lens, query_starts, scale):
@@ -211,7 +211,7 @@ def test_a_scheduler_without_preemption_still_serves_after_a_step_that_broke():
 
 def test_a_runner_that_cannot_look_ahead_is_not_asked_to():
     class Runner(REFERENCE["model_runner"]):
-        step_ahead = property()  # hasattr says no
+        step_ahead = property()  # makes hasattr False
 
     engine = LLMEngine(EngineConfig(num_blocks=9, enable_lookahead=True), EngineParts(model_runner=Runner))
     assert engine.lookahead.max_requests == 0

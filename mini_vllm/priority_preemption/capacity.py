@@ -1,4 +1,4 @@
-"""Seats, blocks and tokens of the next step: what there is, what a request needs, what it gives back when it goes."""
+"""Seats, blocks and tokens of the next step: what is available, what a request needs, what it frees by leaving."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mini_vllm.request import Request
 
 @dataclass
 class Room:
-    """How much of each. What a step has left may be below 0: then more is promised than there is."""
+    """An amount of each. What a step has left may be below 0: then more is promised than is available."""
 
     num_seats: int
     num_blocks: int
     num_tokens: int
 
     def has_place_for(self, need: Room) -> bool:
-        """Of tokens, any number will do: a prompt may be computed in chunks."""
+        """Check whether there are enough seats and blocks. Tokens do not matter: a prompt may be computed in chunks."""
         return need.num_seats <= self.num_seats and need.num_blocks <= self.num_blocks
 
     def __add__(self, other: Room) -> Room:
@@ -33,18 +33,24 @@ class Room:
 
 
 def num_left(request: Request) -> int:
-    """Tokens that are not computed yet."""
+    """Return the number of tokens that are not computed yet."""
     return request.num_tokens - request.num_computed_tokens
 
 
 def whole_hits(kv_cache: KVCacheManager, request: Request) -> list[KVCacheBlock]:
-    """Whole blocks of its tokens that are in the cache: a scheduler can do without the half of one."""
+    """Return the cached whole blocks of the request's tokens.
+
+    A half-filled hit does not count: a scheduler may skip it.
+    """
     hits, num_cached = kv_cache.get_computed_blocks(request)
     return hits[:num_cached // kv_cache.block_size]
 
 
 def need_of(kv_cache: KVCacheManager, request: Request) -> Room:
-    """What ``request``, which waits, takes. Hits that nobody holds are taken from the free blocks, too."""
+    """Return what the waiting ``request`` needs.
+
+    Hits without an owner are taken from the free blocks, so they count.
+    """
     hits = whole_hits(kv_cache, request)
     num_new = _num_blocks_of(kv_cache, request) - len(hits) + sum(block.ref_cnt == 0 for block in hits)
     return Room(request.num_sequences, num_new + request.num_sequences - 1,
@@ -52,22 +58,23 @@ def need_of(kv_cache: KVCacheManager, request: Request) -> Room:
 
 
 def promised_to(kv_cache: KVCacheManager, request: Request) -> Room:
-    """What ``request``, which runs, takes of a step: its seats, blocks that it lacks for its tokens, and these."""
+    """Return what the running ``request`` takes from a step: its seats, its tokens, and the blocks that it lacks for
+    them."""
     num_held = len(kv_cache.get_block_ids(request.request_id))
     return Room(request.num_sequences, max(_num_blocks_of(kv_cache, request) - num_held, 0), num_left(request))
 
 
 class Departures:
-    """What comes free as running requests go, one after the other; nothing is changed."""
+    """Computes what is freed if running requests leave one after the other, without changing anything."""
 
     def __init__(self, kv_cache: KVCacheManager, needed_again: Iterable[KVCacheBlock]) -> None:
         self._kv_cache = kv_cache
         self._kept = {block.block_id for block in needed_again}
-        #: Of every block, how many of its owners have gone.
+        #: Block id → how many of its owners have left.
         self._num_gone: Counter[int] = Counter()
 
     def go(self, request: Request) -> Room:
-        """The last of its owners frees a block."""
+        """Let ``request`` leave and return what that frees. A block is freed when its last owner leaves."""
         table = self._kv_cache.get_block_ids(request.request_id)
         self._num_gone.update(table)
         blocks = self._kv_cache.block_pool.blocks

@@ -1,4 +1,7 @@
-"""Who gives way to whom: base priority, and age. The age of a request is the time that it has waited, in all."""
+"""Which request gives way to which, by base priority and age.
+
+The age of a request is the total time that it has waited.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,16 @@ from mini_vllm.request_queue import PriorityQueueWithAging
 
 
 class Standing:
-    """Those that run, before a step: none of them has aged since it was admitted."""
+    """The running requests before a step. None of them has aged since it was admitted."""
 
     def __init__(self, running: Sequence[Request], queue: PriorityQueueWithAging, admitted_s: Mapping[str, float],
                  now_s: float, num_protected: int) -> None:
-        """``admitted_s``: when each was admitted. One that is not in it has just been. ``num_protected``: how many
-        sequences keep their seats against a better request because they are older."""
+        """Store the running requests and their times.
+
+        ``admitted_s`` gives the time at which each was admitted; a request without an entry has just been admitted.
+        ``num_protected`` is the number of sequences that keep their seats against a better request because they are
+        older.
+        """
         self._running, self._queue, self._admitted_s, self._now_s = running, queue, admitted_s, now_s
         self._num_protected = num_protected
         self._protected: dict[int, set[str]] = {}
@@ -27,13 +34,14 @@ class Standing:
         return max((request.priority for request in self._running), default=0)
 
     def came_s(self, request: Request) -> float:
-        """When a running request would have come, if it had waited without a break for as long as it has in all."""
+        """Return the arrival time of a running request, shifted as if it had waited its total waiting time without a
+        break."""
         ran_s = self._now_s - self._admitted_s.get(request.request_id, self._now_s)
         return (request.arrival_time or 0.0) + ran_s
 
     @cached_property
     def _orders(self) -> dict[str, tuple[float, float]]:
-        """Where each would stand in the queue, if it went back there now."""
+        """Request id → the queue position of a running request if it returned there now."""
         orders = {}
         for request in self._running:
             waiting = copy(request)
@@ -42,11 +50,11 @@ class Standing:
         return orders
 
     def has_below(self, request: Request) -> bool:
-        """Whether anybody is to give way to ``request``."""
+        """Check whether any running request must give way to ``request``."""
         return request.priority < self.worst_priority and any(self._is_below(other, request) for other in self._running)
 
     def below(self, request: Request) -> list[Request]:
-        """Those that are to give way to ``request``; the one that would be served last is the first to go."""
+        """Return the requests that must give way to ``request``; the one that would be served last is first."""
         below = [other for other in reversed(self._running) if self._is_below(other, request)]
         return sorted(below, key=self._queue.order, reverse=True)
 
@@ -58,7 +66,7 @@ class Standing:
                 or other.request_id not in self._protected_against(request.priority))
 
     def _protected_against(self, priority: int) -> set[str]:
-        """Of those that run and are worse than ``priority``, the oldest."""
+        """Return the oldest running requests that are worse than ``priority``: they are protected."""
         if priority not in self._protected:
             worse = sorted((other for other in self._running if other.priority > priority),
                            key=lambda other: self._orders[other.request_id])

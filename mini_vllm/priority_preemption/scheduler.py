@@ -1,4 +1,4 @@
-"""What is put over a scheduler, so that running requests give way. It makes way before a step is planned."""
+"""The extension of a scheduler that lets running requests give way. It makes room before a step is planned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mini_vllm.priority_preemption.ranking import Standing
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.scheduler import SchedulerOutput
 
-if TYPE_CHECKING:  # what it is put over: any scheduler, or for the type checker the reference's
+if TYPE_CHECKING:  # its base: any scheduler, or for the type checker the reference's
     from mini_vllm.scheduler import Scheduler as _Scheduler
 else:
     _Scheduler = object
@@ -21,25 +21,31 @@ _RUNNING = RequestStatus.RUNNING
 
 
 class GivingWay(_Scheduler):
-    """It calls and reads of the scheduler only what the engine itself does (see ``parts/interfaces.py``)."""
+    """A scheduler whose running requests give way.
+
+    It uses only those methods and attributes of the scheduler that the engine uses (see ``parts/interfaces.py``).
+    """
 
     #: The engine sets it; a simpler scheduler need not have it.
     max_num_chunk_tokens: int | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        #: When those that run were admitted, by id.
+        #: Request id → the time at which a running request was admitted.
         self._admitted_s: dict[str, float] = {}
 
     def schedule(self) -> SchedulerOutput:
-        """Make way, then plan. Who gave way and was admitted again at once has lost nothing: it is not told of."""
+        """Make room, then plan.
+
+        A request that gave way and was admitted again at once has lost nothing and is not reported.
+        """
         now_s: float = getattr(self.waiting, "clock", time.monotonic)()
         standing = Standing(list(self.running), self.waiting, self._admitted_s, now_s, self._num_protected)
         held = self._hold_back()
         try:
             better = list(self._better_ones(standing))
             gone = self._make_way(better, standing) if better else []
-            held = [*self._hold_back(), *held]  # who gave way may be older than the better one
+            held = [*self._hold_back(), *held]  # a request that gave way may be older than the better one
             output = self._plan(is_chunk_bound=not better)
         finally:
             for request in reversed(held):
@@ -53,17 +59,19 @@ class GivingWay(_Scheduler):
 
     @property
     def _num_protected(self) -> int:
-        """How many seats are for age: see rule 4."""
+        """The number of seats that are protected by age: see rule 4."""
         return max(1, self.max_num_seqs // 2)
 
     def _hold_back(self) -> list[Request]:
-        """Take out of the queue those that stand before a better one by their age alone, but for what rule 4 leaves to
-        them. Returns them in their order, to be put back when the step is planned."""
+        """Remove requests from the queue that precede a better one only by their age, beyond what rule 4 grants them.
+
+        Return them in their order; they are put back once the step is planned.
+        """
         if not len(self.waiting):
             return []
         front = self.waiting.peek().priority
         if not any(request.priority < front for request in self.requests.values() if request.status is not _RUNNING):
-            return []  # as nearly always
+            return []  # the usual case
         waiting = list(self.waiting)
         best = min(request.priority for request in waiting)
         num_worse = sum(request.num_sequences for request in self.running if request.priority > best)
@@ -76,7 +84,7 @@ class GivingWay(_Scheduler):
         return held
 
     def _plan(self, is_chunk_bound: bool) -> SchedulerOutput:
-        """The scheduler's own plan."""
+        """Return the scheduler's own plan."""
         max_chunk = self.max_num_chunk_tokens
         self.max_num_chunk_tokens = max_chunk if is_chunk_bound else None
         try:
@@ -85,16 +93,18 @@ class GivingWay(_Scheduler):
             self.max_num_chunk_tokens = max_chunk
 
     def _better_ones(self, standing: Standing) -> Iterator[Request]:
-        """Prompts that somebody who runs stands below: those that run, then those that wait, the next one first."""
+        """Yield the prompts to which a running request must give way: running ones, then waiting ones in the order of
+        the queue."""
         yield from (request for request in self.running if num_left(request) > 1 and standing.has_below(request))
         if len(self.waiting) and standing.has_below(self.waiting.peek()):
             for request in self.waiting:
                 if not standing.has_below(request):
-                    return  # nobody is passed over
+                    return  # no request is passed over
                 yield request
 
     def _make_way(self, better: list[Request], standing: Standing) -> list[Request]:
-        """Let running requests give way to ``better`` ones, until each of these has its place or nobody is left."""
+        """Let running requests give way to the ``better`` ones, until each of these fits or no request is left to give
+        way."""
         gone: list[Request] = []
         room = self._room()
         for request in better:
@@ -102,7 +112,7 @@ class GivingWay(_Scheduler):
                 below = [other for other in standing.below(request) if other not in gone]
                 leaving = self._leaving_for(request, below, room)
                 if leaving is None:
-                    break  # nobody is passed over
+                    break  # no request is passed over
                 for other in leaving:
                     room = self._let_go(other, room, standing)
                 gone += leaving
@@ -114,7 +124,8 @@ class GivingWay(_Scheduler):
         return gone
 
     def _leaving_for(self, request: Request, below: list[Request], room: Room) -> list[Request] | None:
-        """Who of ``below`` must go for the seats and blocks of ``request``; None if all would not be enough."""
+        """Return those of ``below`` that must leave for the seats and blocks of ``request``; None if all would not be
+        enough."""
         need = need_of(self.kv_cache, request)
         departures = Departures(self.kv_cache, whole_hits(self.kv_cache, request))
         leaving: list[Request] = []
@@ -126,7 +137,7 @@ class GivingWay(_Scheduler):
         return leaving if room.has_place_for(need) else None
 
     def _let_go(self, other: Request, room: Room, standing: Standing) -> Room:
-        """``other`` gives way, as old as it has waited. Returns ``room`` with what it gives back."""
+        """Preempt ``other``, keeping the age it has from waiting. Return ``room`` plus what it frees."""
         pool, promised = self.kv_cache.block_pool, promised_to(self.kv_cache, other)
         num_free_before = pool.get_num_free_blocks()
         other.arrival_time = standing.came_s(other)
@@ -134,7 +145,7 @@ class GivingWay(_Scheduler):
         return room + promised + Room(0, pool.get_num_free_blocks() - num_free_before, 0)
 
     def _room(self) -> Room:
-        """What a step has left beside those that run."""
+        """Return what a step has left besides the running requests."""
         num_free = self.kv_cache.block_pool.get_num_free_blocks() - getattr(self, "num_watermark_blocks", 0)
         room = Room(self.max_num_seqs, num_free, self.max_num_batched_tokens)
         for request in self.running:

@@ -1,4 +1,4 @@
-"""A running request gives way to a better one that waits: rule by rule, and on random streams by a made-up clock."""
+"""A running request gives way to a better waiting one: rule by rule, and on random streams with a simulated clock."""
 
 import random
 
@@ -36,7 +36,7 @@ def make(num_blocks=100, seqs=4, budget=16, tree=True, caching=True, watermark=0
 
 
 def seat_all(simulation, num_low, prompt=4, num_tokens=30, priority=LOW):
-    """Requests that hold seats, and decode."""
+    """Add requests that hold seats and decode."""
     lows = [simulation.add(request(f"low{i}", prompt, num_tokens, priority), i * 1e-4) for i in range(num_low)]
     while any(not low.output_token_ids for low in lows):
         simulation.step()
@@ -158,7 +158,7 @@ def test_a_backlog_that_has_grown_old_leaves_half_of_the_seats_to_better_ones():
     simulation = make(seqs=4, budget=32)
     first = seat_all(simulation, 4)
     olds = [simulation.add(request(f"old{i}", 4, 30, LOW), simulation.clock.now_s + i * 1e-4) for i in range(8)]
-    simulation.clock.now_s += 100.0  # they wait
+    simulation.clock.now_s += 100.0  # time passes while they wait
     for low in first:
         simulation.abort(low.request_id)
     simulation.step()
@@ -236,7 +236,7 @@ def test_blocks_that_lower_ones_share_are_free_when_the_last_of_them_has_gone():
     while any(not low.output_token_ids for low in lows):
         simulation.step()
     low_blocks = 7 - simulation.scheduler.kv_cache.block_pool.get_num_free_blocks()
-    high = request("high", 24, 2, HIGH)  # 6 blocks; 3 are free, and the two have one each and two together
+    high = request("high", 24, 2, HIGH)  # 6 blocks; 3 are free, the two have one each and share two
     arrive(simulation, high)
     assert simulation.step().num_scheduled_tokens == {"high": 24} and low_blocks == 4
     simulation.run()
@@ -267,7 +267,7 @@ def test_its_prompt_is_not_cut_into_small_chunks_for_lower_ones_that_decode():
 
 @pytest.mark.parametrize("prompt", [6, 14])
 def test_the_first_token_comes_at_most_two_loaded_steps_later_than_with_nobody_else(prompt):
-    """LOW requests with long outputs hold every seat, and more of them wait. High ones come one by one."""
+    """Let LOW requests with long outputs hold every seat while more of them wait; high ones arrive one by one."""
     cost = CostModel(0.010, 0.001)
     simulation = make(num_blocks=4000, seqs=8, budget=24)
     simulation.cost = cost
@@ -283,7 +283,7 @@ def test_the_first_token_comes_at_most_two_loaded_steps_later_than_with_nobody_e
 
 
 class Giving(Stream):
-    """The scheduler's own machine, with the option on. More must hold: whoever gave way did so to a better one."""
+    """The scheduler's own state machine, with the option on. In addition, a request gives way only to a better one."""
 
     make = staticmethod(make)
 
@@ -303,8 +303,10 @@ class Giving(Stream):
         self.simulation.clock.now_s += seconds
 
     def one_step(self):
-        """The bound: each time that a request gives way, a better one is computed, and stands before it in order. So
-        it happens at most as often as better ones that came soon enough after it are computed."""
+        """Check the bound: each time that a request gives way, a better one that is before it in the queue is computed.
+
+        So a request gives way at most as often as better requests that arrived soon enough after it are computed.
+        """
         self.made_way.clear()
         num_preemptions = {r.request_id: r.num_preemptions for r in self.requests}
         super().one_step()
@@ -331,7 +333,10 @@ TestGiving = Giving.TestCase
 
 
 def test_low_ones_finish_while_high_ones_come_without_end():
-    """High ones alone are twice what can be served. At rate 0.5 a low one has waited enough after 4 s, and ran 1 s."""
+    """Let high requests arrive at twice the rate that can be served.
+
+    At rate 0.5 a low one has waited enough after 4 s, and runs for 1 s.
+    """
     simulation = make(num_blocks=60, seqs=2, budget=8, rate=0.5)
     lows = [simulation.add(request(f"low{i}", 6, 30, LOW)) for i in range(2)]
     rng, at_s = random.Random(0), 0.0
@@ -352,7 +357,7 @@ def test_low_ones_finish_while_high_ones_come_without_end():
 
 def test_the_engine_gives_the_same_tokens_with_the_option_and_puts_it_over_any_scheduler(loaded):
     class Own(Scheduler):
-        """A scheduler of one's own."""
+        """A user's own scheduler."""
 
     settings = dict(num_blocks=60, block_size=8, max_num_seqs=2, max_num_batched_tokens=32, enable_lookahead=True)
     texts = {}

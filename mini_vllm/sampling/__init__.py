@@ -1,1 +1,1 @@
-"""What ``sampler.py`` leans on: what it knows of a request, what changes logits, filters, and log-probabilities."""
+"""Parts of ``sampler.py``: the sampler's view of a request, logit rules, filters, and log-probabilities."""

@@ -1,4 +1,4 @@
-"""Token sequences that must not come, made once for all rows that have the same words."""
+"""Forbidden token sequences, prepared once for all rows that have the same words."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 class BadWords:
     """Finds the tokens that would complete one of the sequences.
 
-    The last token of a sequence is banned when the output ends with the tokens before it. These are kept as bytes:
-    comparing them takes a tenth of the time that lists take, and they take a tenth of the memory.
+    The last token of a sequence is banned when the output ends with the tokens before it. Those tokens are stored as
+    bytes: compared with lists, comparisons take a tenth of the time, and storage a tenth of the memory.
     """
 
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
-        #: By the token before its last, if there is one: what is before the last token of a sequence, and that token.
+        #: Second-to-last token of a sequence, if there is one → the tokens before the last one, and the last one.
         self._after: dict[tuple[int, ...], list[tuple[bytes, int]]] = defaultdict(list)
         self._max_len = 1
         for *beginning, last in filter(None, dict.fromkeys(map(tuple, sequences))):
@@ -25,12 +25,12 @@ class BadWords:
             self._max_len = max(self._max_len, len(beginning))
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
-        """The sequences."""
+        """Yield the sequences."""
         for beginning, last in chain.from_iterable(self._after.values()):
             yield (*np.frombuffer(beginning, dtype=np.int64).tolist(), last)
 
     def banned_after(self, output: Sequence[int]) -> list[int]:
-        """The tokens that must not come next."""
+        """Return the tokens that must not be next."""
         candidates = [word for previous in {(), tuple(output[-1:])} for word in self._after.get(previous, ())]
         tail = _as_bytes(output[-self._max_len:]) if candidates else b""
         return [last for beginning, last in candidates if tail.endswith(beginning)]

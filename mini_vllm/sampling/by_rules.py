@@ -1,7 +1,7 @@
-"""``sample``, for a sampler that has only ``draw``: what changes the logits before, what is reported after.
+"""``sample`` for a sampler that has only ``draw``: logits are adjusted before, log-probabilities reported after.
 
-    raw logits ─┬─▶ adjust: bias, penalties, what must not come ─▶ draw ─▶ token
-                └─▶ log-softmax ─▶ logprobs of that token, as the model meant them
+    raw logits ─┬─▶ adjust: bias, penalties, forbidden tokens ─▶ draw ─▶ token
+                └─▶ log-softmax ─▶ logprobs of that token, by the model's own distribution
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from mini_vllm.sampling.logit_rules import adjust, check_token_ids
 from mini_vllm.sampling.logprobs import report_logprobs
 from mini_vllm.sampling.row import SamplerRow
 
-#: What a request is told whose own parameters contradict each other.
+#: The error of a request whose own parameters contradict each other.
 NO_TOKEN_LEFT = "allowed_token_ids, bad_words, logit_bias, min_tokens and stop_token_ids leave no token to come next"
 
 
 @dataclass
 class SamplerOutput:
-    """The next token of each row, and how likely it was."""
+    """The next token of each row, and its log-probability."""
 
     token_ids: list[int]
-    #: None where the request did not ask.
+    #: None where the request did not ask for it.
     logprobs: list[TokenLogprob | None]
 
 
 class NoTokenLeftError(ValueError):
-    """The parameters of some rows leave no token to draw; the model is fine, and so are the other rows."""
+    """The parameters of some rows leave no token to draw; the model and the other rows are fine."""
 
     def __init__(self, rows: list[int]) -> None:
         super().__init__(f"row {rows[0]}: all logits are -inf after logit_bias, allowed_token_ids, bad_words and "
@@ -40,20 +40,20 @@ class NoTokenLeftError(ValueError):
 
 
 class Draws(Protocol):
-    """What ``SamplesByRules`` builds on."""
+    """The interface that ``SamplesByRules`` builds on."""
 
     def draw(self, logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> mx.array:
-        """A token of each row, by temperature, top-k, top-p and min-p; the likeliest where the temperature is 0."""
+        """Draw a token for each row, by temperature, top-k, top-p and min-p; the likeliest at temperature 0."""
 
 
 class SamplesByRules:
-    """Gives ``sample`` to a class that has ``draw``."""
+    """Adds ``sample`` to a class that has ``draw``."""
 
     def sample(self: Draws, logits: mx.array, rows: Sequence[SamplerRow]) -> SamplerOutput:
-        """One token for each row, from ``logits`` of shape ``[num_rows, vocab_size]``. Evaluates.
+        """Sample one token per row from ``logits`` of shape ``[num_rows, vocab_size]``. This evaluates the arrays.
 
-        Raises ValueError if a row's logits are no distribution (NaN, +inf, all -inf) or its parameters do not fit
-        the vocabulary; NoTokenLeftError, which names the rows, if that is all that is wrong.
+        Raise ValueError if a row's logits are not a distribution (NaN, +inf, all -inf) or its parameters do not fit the
+        vocabulary. Raise NoTokenLeftError, which names the rows, if the only problem is that parameters leave no token.
         """
         num_rows, vocab_size = logits.shape
         if len(rows) != num_rows:
@@ -90,7 +90,7 @@ def _check_distributions(logits: mx.array, adjusted: mx.array) -> None:
 
 
 def _logprobs(logits: mx.array, token_ids: list[int], rows: Sequence[SamplerRow]) -> list[TokenLogprob | None]:
-    """Log-probabilities by the raw logits, for the rows that ask."""
+    """Return the log-probabilities by the raw logits, for the rows that ask for them."""
     num_top = {index: row.params.logprobs for index, row in enumerate(rows) if row.params.logprobs is not None}
     answers: list[TokenLogprob | None] = [None] * len(rows)
     if num_top:

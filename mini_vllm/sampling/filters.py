@@ -1,4 +1,4 @@
-"""Which tokens may be drawn, and how likely each is: temperature, top-k, top-p, min-p, in this order."""
+"""Filters of the tokens that may be drawn: temperature, top-k, top-p, min-p, in this order."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from mini_vllm.backend import mx
 from mini_vllm.sampling.logit_rules import column
 from mini_vllm.sampling.row import SamplerRow
 
-#: A row that keeps at most this many tokens by top-k needs just these in order, not the whole vocabulary. The number
-#: is fixed, rather than the largest top_k of the batch, so that a row is always computed the same way.
+#: A row that keeps at most this many tokens by top-k sorts only these, not the whole vocabulary. The number is fixed,
+#: instead of the largest top_k of the batch, so that a row is always computed the same way.
 NARROW_SORT_WIDTH = 1024
 
 
 def drops_tokens(row: SamplerRow) -> bool:
-    """Whether a filter may drop a token of this row."""
+    """Check whether a filter may drop a token of this row."""
     return bool(row.params.top_k or row.params.min_p) or row.params.top_p < 1
 
 
 def relative_scores(adjusted: mx.array, temperature: mx.array) -> mx.array:
-    """Logarithms of how likely each token is, relative to the likeliest, before anything is dropped."""
+    """Return the log-probability of each token relative to the likeliest, before any filter."""
     return (adjusted - mx.max(adjusted, axis=-1, keepdims=True)) / temperature
 
 
 def filter_scores(adjusted: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
-    """Logarithms of how likely each token is, relative to the likeliest; -inf for those that a filter drops."""
+    """Return the log-probability of each token relative to the likeliest; -inf for tokens that a filter drops."""
     temperature = column([row.params.temperature for row in rows])
     relative = relative_scores(adjusted, temperature)
     relative = _keep_top_k_and_top_p(relative, rows)
@@ -37,7 +37,7 @@ def filter_scores(adjusted: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
 
 
 def _keep_top_k_and_top_p(scores: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
-    """Write -inf over the ``scores`` that top-k and top-p drop. A row that uses neither is not touched, nor sorted."""
+    """Replace the ``scores`` that top-k and top-p drop by -inf. A row that uses neither is unchanged and not sorted."""
     vocab_size = scores.shape[1]
     top_k_of_row = [min(row.params.top_k or vocab_size, vocab_size) for row in rows]
     groups: dict[int, list[int]] = defaultdict(list)
@@ -54,10 +54,11 @@ def _keep_top_k_and_top_p(scores: mx.array, rows: Sequence[SamplerRow]) -> mx.ar
 
 
 def _keep_most_likely(scores: mx.array, num_sorted: int, top_k: mx.array, top_p: mx.array) -> mx.array:
-    """Top-k, then top-p of what is left. Among equals the lowest ids stay.
+    """Apply top-k, then top-p to the rest. Among equal scores the lowest ids are kept.
 
-    The values are sorted, not the ids: they tell how many tokens stay and the score of the last one. Which of several
-    with that very score stay is counted off by id, so nothing hangs on whether the device's sort is stable.
+    The values are sorted, not the ids: they give the number of kept tokens and the score of the last one. Among tokens
+    with exactly that score, the kept ones are counted off by id, so the result does not depend on a stable sort on the
+    device.
     """
     vocab_size = scores.shape[1]
     largest = scores if num_sorted == vocab_size else mx.topk(scores, num_sorted, axis=-1)

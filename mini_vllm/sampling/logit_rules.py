@@ -1,9 +1,9 @@
-"""What changes the logits before a draw: bias, penalties, and tokens that must not come.
+"""Rules that change the logits before a draw: bias, penalties, and forbidden tokens.
 
-    logits ─▶ + logit_bias ─▶ repetition ─▶ presence, frequency ─▶ what must not come ─▶ only what is allowed
+    logits ─▶ + logit_bias ─▶ repetition ─▶ presence, frequency ─▶ forbidden tokens ─▶ allowed tokens only
 
-Each rule takes all rows at once and leaves those alone that do not ask for it; if none does, it returns the very array
-that it was given.
+Each rule takes all rows at once and leaves rows that do not ask for it unchanged; if no row asks, it returns the same
+array object that it was given.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TokenIds = Sequence[int] | NDArray[np.int64]
 
 
 def adjust(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
-    """``logits`` after bias and penalties, with -inf for tokens that must not come. The argument stays as it is."""
+    """Return ``logits`` after bias and penalties, with -inf for forbidden tokens. The argument is unchanged."""
     adjusted = logits
     for rule in (_add_bias, _penalise_repetition, _subtract_penalties, _ban, _keep_allowed):
         adjusted = rule(adjusted, rows)
@@ -33,7 +33,7 @@ def adjust(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
 
 
 def check_token_ids(rows: Sequence[SamplerRow], vocab_size: int) -> None:
-    """Raise ValueError if a parameter names a token that there is not."""
+    """Raise ValueError if a parameter names a token id outside the vocabulary."""
     for index, row in enumerate(rows):
         for name, token_ids in (("logit_bias", row.biased_ids), ("allowed_token_ids", row.allowed_ids)):
             if (outside := token_ids[token_ids >= vocab_size]).size:
@@ -42,7 +42,7 @@ def check_token_ids(rows: Sequence[SamplerRow], vocab_size: int) -> None:
 
 
 def leaves_a_token(row: SamplerRow, vocab_size: int) -> bool:
-    """Return whether the rules leave a row any token to draw next."""
+    """Check whether the rules leave a row any token to draw next."""
     banned = {*_banned_token_ids(row), *row.biased_ids[row.biases == -np.inf].tolist()}
     if row.params.allowed_token_ids is not None:
         return not banned.issuperset(row.params.allowed_token_ids)
@@ -53,7 +53,7 @@ def _add_bias(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
     biased = {i: row.biased_ids for i, row in enumerate(rows) if row.params.logit_bias}
     if not biased:
         return logits
-    # A bias of +inf becomes the largest number there is: infinities could not be subtracted from each other.
+    # A bias of +inf becomes the largest finite number: infinities could not be subtracted from each other.
     bias = np.minimum(np.concatenate([rows[i].biases for i in biased]), LARGEST)
     return logits.at[_places(biased, logits.shape[1])].add(mx.array(bias.astype(np.float32)))
 
@@ -83,7 +83,10 @@ def _subtract_penalties(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.arra
 
 
 def _penalties(row: SamplerRow) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The tokens of the output, and what to take from their logits: once, and once more for each time they came."""
+    """Return the distinct tokens of the output, and what to subtract from their logits.
+
+    The presence penalty counts once per token, the frequency penalty once per occurrence.
+    """
     token_ids, counts = np.unique(np.asarray(row.output_token_ids), return_counts=True)
     return token_ids, row.params.presence_penalty + row.params.frequency_penalty * counts
 
@@ -94,7 +97,8 @@ def _ban(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
 
 
 def _banned_token_ids(row: SamplerRow) -> list[int]:
-    """Tokens that must not come next: ends before ``min_tokens``, and the last token of a bad word's sequence."""
+    """Return the tokens that must not be next: ends before ``min_tokens``, and the last token of a bad word's
+    sequence."""
     banned: list[int] = []
     output = row.output_token_ids
     if len(output) < row.params.min_tokens:
@@ -115,7 +119,7 @@ def _keep_allowed(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
 
 
 def _places(token_ids_of_row: Mapping[int, TokenIds], vocab_size: int) -> tuple[mx.array, mx.array]:
-    """Row numbers and token ids of all places, side by side. A token outside the vocabulary has no logit to change."""
+    """Return the row numbers and token ids of all places as two arrays. Tokens outside the vocabulary have no logit."""
     row_ids = np.repeat(list(token_ids_of_row), [len(token_ids) for token_ids in token_ids_of_row.values()])
     token_ids = np.concatenate([np.asarray(each, dtype=np.int64) for each in token_ids_of_row.values()])
     inside = (token_ids >= 0) & (token_ids < vocab_size)
@@ -123,5 +127,5 @@ def _places(token_ids_of_row: Mapping[int, TokenIds], vocab_size: int) -> tuple[
 
 
 def column(values: Sequence[float], smallest: float = float(np.finfo(np.float32).tiny)) -> mx.array:
-    """One number for each row, as a column; none becomes 0 or inf just because float32 has a smaller range."""
+    """Return one number per row as a column. None becomes 0 or inf because of the smaller range of float32."""
     return mx.array(np.clip(values, smallest, LARGEST).astype(np.float32)[:, None])

@@ -1,4 +1,4 @@
-"""How likely a token was, by the model's own distribution: before bias, penalties, temperature and filters."""
+"""Log-probabilities by the model's own distribution: before bias, penalties, temperature and filters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from mini_vllm.request import Logprob, TokenLogprob
 
 
 def report_logprobs(logits: mx.array, token_ids: Sequence[int], num_top: Sequence[int]) -> list[TokenLogprob]:
-    """How likely ``token_ids[i]`` is by row i of ``logits``, and which ``num_top[i]`` tokens are likeliest."""
+    """Return the log-probability of ``token_ids[i]`` by row i of ``logits``, and the ``num_top[i]`` likeliest
+    tokens."""
     logits = logits.astype(mx.float32)
     rows = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
     return [TokenLogprob(token_id, float(logprobs[token_id]), _likeliest(logprobs, k),
@@ -22,7 +23,7 @@ def report_logprobs(logits: mx.array, token_ids: Sequence[int], num_top: Sequenc
 
 
 def _likeliest(logprobs: NDArray[np.float32], k: int) -> dict[int, Logprob]:
-    """The ``k`` likeliest tokens, most likely first, the lower id first among equals, which have the same rank."""
+    """Return the ``k`` likeliest tokens, most likely first. Equals have the same rank, the lower id first."""
     if k == 0:
         return {}
     smallest = np.partition(logprobs, -k)[-k] if k < len(logprobs) else -math.inf

@@ -1,4 +1,4 @@
-"""What the sampler must know of one request, and where its randomness comes from."""
+"""The sampler's view of one request, and the source of its randomness."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from mini_vllm.sampling.bad_words import BadWords
 
 #: The environment variable that makes requests without a seed repeatable.
 SEED_VARIABLE = "MINI_VLLM_SEED"
-#: Two words of 32 bits, from the seed of a request and the index of the continuation.
+#: Two 32-bit words, derived from the seed of a request and the index of the continuation.
 Key = tuple[int, int]
 
 
 @dataclass
 class SamplerRow:
-    """One row of the logits belongs to one request: these are its parameters, and its tokens so far."""
+    """The parameters and the tokens so far of the request that one row of the logits belongs to."""
 
     params: SamplingParams
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
-    #: Not sampled, like the stop ids, until there are ``min_tokens`` output tokens.
+    #: Like the stop ids, not sampled until there are ``min_tokens`` output tokens.
     eos_token_ids: Collection[int]
-    #: From ``make_key``. With the number of output tokens so far, it decides the draw.
+    #: From ``make_key``. Together with the number of output tokens so far, it determines the draw.
     key: Key
-    #: Token sequences of ``params.bad_words``; the engine has made them into BadWords.
+    #: Token sequences of ``params.bad_words``; the engine has converted them into BadWords.
     bad_words: Sequence[tuple[int, ...]] | BadWords = ()
 
     # What does not change from step to step, as arrays.
@@ -52,8 +52,8 @@ class SamplerRow:
 def make_key(seed: int | None, index: int = 0) -> Key:
     """Return the key of continuation ``index`` of a request.
 
-    A request without a seed gets the one in ``MINI_VLLM_SEED``; if that variable is not set, a new one each time.
-    Raises ValueError if the variable is not a whole number, 0 or more.
+    A request without a seed gets the seed in ``MINI_VLLM_SEED``; if that variable is not set, a new one each time.
+    Raise ValueError if the variable is not a whole number, 0 or more.
     """
     entropy = _default_seed() if seed is None else seed
     first, second = np.random.SeedSequence(entropy, spawn_key=(index,)).generate_state(2)
@@ -70,8 +70,10 @@ def _default_seed() -> int | None:
 
 
 def is_plain(params: SamplingParams) -> bool:
-    """True if a token is the answer, and all of it: no logit changes by what came before, no log-probability is
-    reported. Such tokens can be chosen before the ones before them are known."""
+    """Check whether the result is just a token: no logit depends on earlier tokens, and no log-probability is reported.
+
+    Such tokens can be chosen before the preceding ones are known.
+    """
     return (params.repetition_penalty == 1 and params.presence_penalty == 0 and params.frequency_penalty == 0
             and not params.logit_bias and params.allowed_token_ids is None and not params.bad_words
             and params.min_tokens == 0 and params.logprobs is None)

@@ -1,1 +1,1 @@
-"""Suites of the engine as a whole; those of one module stand beside it."""
+"""Tests of the engine as a whole; those of a single module are next to it."""

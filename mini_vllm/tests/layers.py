@@ -1,6 +1,6 @@
-"""Layers of a package: who may import whom, found out from the texts of its modules.
+"""The layers of a package: which module may import which, determined from the source of its modules.
 
-A package's suite says its LAYERS, bottom up; ``mini_vllm/tests/test_layers.py`` and ``course/test_layers.py`` do.
+The tests of a package define its LAYERS, bottom up: ``mini_vllm/tests/test_layers.py`` and ``course/test_layers.py``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 RULE = "an import may only go to a unit further down (the order is LAYERS in test_layers.py)"
 
-#: The dotted name of a module or of something in one, and all modules → the unit it belongs to; None: for everybody.
+#: The dotted name of a module or of something in one, and all modules → its unit; None: may be imported everywhere.
 UnitOf = Callable[[str, dict[str, str]], "str | None"]
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import statement's target, as it stands in the text of ``importer``; both with all their dots."""
+    """One target of an import statement, as written in ``importer``; both are full dotted names."""
 
     importer: str
     imported: str
@@ -36,7 +36,7 @@ def module_name(path: Path, package: Path) -> str:
 
 
 def modules_of(package: Path) -> dict[str, str]:
-    """Name → text of every module that is no test. A room's name stands for its ``__init__``."""
+    """Return name → source of every module that is not a test. A folder's name stands for its ``__init__``."""
     paths = [path for path in sorted(package.rglob("*.py")) if not path.name.startswith("test_")
              and path.name != "conftest.py" and "tests" not in path.relative_to(package).parts]
     return {module_name(path, package): path.read_text(encoding="utf-8") for path in paths}
@@ -48,7 +48,7 @@ def import_statements(text: str) -> list[ast.Import | ast.ImportFrom]:
 
 
 def imports_of(modules: dict[str, str]) -> list[Import]:
-    """Every import of every module, wherever it stands: at the top, in a function, for the type checker only."""
+    """Return every import of every module: at the top, in a function, or for the type checker only."""
     found = []
     for importer, text in modules.items():
         for node in import_statements(text):
@@ -70,7 +70,7 @@ def _absolute(node: ast.ImportFrom, importer: str, modules: dict[str, str]) -> s
 
 
 def upward_imports(modules: dict[str, str], layers: Sequence[str], unit_of: UnitOf) -> list[str]:
-    """A sentence for every import that breaks the rule."""
+    """Return a sentence for every import that breaks the rule."""
     (package,) = {name.split(".")[0] for name in modules}
     layer_of = {unit: layer for layer, unit in enumerate(layers)}
     problems = []
@@ -85,7 +85,7 @@ def upward_imports(modules: dict[str, str], layers: Sequence[str], unit_of: Unit
 
 
 def cycles(modules: dict[str, str]) -> list[str]:
-    """A sentence for a circle of modules that import each other, and one for a circle of folders."""
+    """Return a sentence for a cycle of modules that import each other, and one for a cycle of folders."""
     files: dict[str, set[str]] = {}
     folders: dict[str, set[str]] = {}
     for found in imports_of(modules):
@@ -106,5 +106,5 @@ def cycles(modules: dict[str, str]) -> list[str]:
 
 
 def _folder_of(name: str, modules: dict[str, str]) -> str:
-    """A module's folder. A folder's own ``__init__`` counts as in it."""
+    """Return the folder of a module. The ``__init__`` of a folder counts as inside it."""
     return name if any(other.startswith(f"{name}.") for other in modules) else name.rpartition(".")[0]

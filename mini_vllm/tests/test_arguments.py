@@ -1,4 +1,4 @@
-"""Everything public says what was wrong, by name, before anything is lost. One row an argument."""
+"""Every public call names what was wrong, before anything is lost. One row per argument."""
 
 import asyncio
 import math
@@ -36,7 +36,7 @@ def llm(engine):
     return llm
 
 
-# ---- parameters, settings, parts: name, values that cannot be, the sentence
+# ---- parameters, settings, parts: name, invalid values, the sentence
 
 
 SAMPLING = [
@@ -249,7 +249,7 @@ def test_ids_are_kept_once():
 
 def test_texts_are_read_by_the_call_that_lets_other_threads_run(loaded, monkeypatch):
     class Backend:
-        """All that the library's tokenizer has, but for the call that keeps others waiting."""
+        """The library's tokenizer without the call that blocks other threads."""
 
         def __getattr__(self, name):
             assert name != "encode", "encode keeps the lock of the interpreter; encode_batch_fast does not"
@@ -362,7 +362,7 @@ def test_arguments_of_the_asynchronous_engine_are_refused_by_name(shallow):
                     await engine.abort(bad)
             with pytest.raises(ValueError, match="drain is 1, must be True or False"):
                 await engine.shutdown(drain=1)
-            await engine.metrics()  # after it, the engine has seen that they were refused
+            await engine.metrics()  # after this, the engine has seen that they were rejected
             assert not engine._thread.streams
             outputs = [output async for output in engine.generate("hello", GREEDY, priority=Priority.HIGH)]
             assert outputs[-1].finished and outputs[-1].error is None

@@ -1,4 +1,4 @@
-"""The reader's map, docs/engine.md: every link leads to the line that defines what it names, no module is left out."""
+"""The reader's map, docs/engine.md: every link leads to the line that defines its name, and no module is missing."""
 
 import importlib.util
 from pathlib import Path

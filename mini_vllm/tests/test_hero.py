@@ -1,4 +1,4 @@
-"""The picture on the front page is what the engine does: drawn anew, it is the one that is committed."""
+"""The picture on the front page shows what the engine does: drawn again, it equals the committed one."""
 
 import importlib.util
 import itertools
@@ -38,7 +38,7 @@ def test_it_shows_sharing_forks_copies_and_preemption(picture):
 
 
 def boxes_of_texts(picture):
-    """(text, left, top, right, bottom, size) of all that is written, in a font that is wider than Helvetica."""
+    """Return (text, left, top, right, bottom, size) of every text, in a font that is wider than Helvetica."""
     for each in ElementTree.fromstring(picture.svg).iter(f"{SVG}text"):
         text = (each[-1].tail if len(each) else each.text) or ""
         x, y, size = (float(each.get(name)) for name in ("x", "y", "font-size"))

@@ -1,4 +1,4 @@
-"""An import never runs upwards: the engine's modules lie in layers, and each knows only what lies below it."""
+"""A lower layer never imports a higher one: the engine's modules are in layers, and each knows only those below it."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from mini_vllm.tests.layers import RULE, cycles, imports_of, modules_of
 
 PACKAGE = Path(__file__).parents[1]
 
-#: The units of the package, bottom up. A unit is a module that lies flat in the package, or a folder.
+#: The units of the package, bottom up. A unit is a module directly in the package, or a folder.
 LAYERS = (
     "checks", "arguments", "extras", "terminal", "typewriter", "backend", "request", "request_queue", "block_pool",
     "caching", "prefix_tree", "kv_cache", "scheduler", "priority_preemption", "stopping", "attention", "fast", "models",
@@ -18,12 +18,12 @@ LAYERS = (
     "engine_thread", "async_engine", "server", "benchmark", "demo", "cli", "__main__", "__init__", "tests",
 )
 #: What ``mini_vllm/__init__.py`` defines itself. Its other names come from all over the package, so it counts as the
-#: top; this one may be imported from everywhere.
+#: top layer; this name may be imported everywhere.
 OWN_NAMES = ("__version__",)
 
 
 def unit_of(name: str, modules: dict[str, str]) -> str | None:
-    """The unit that a dotted name of the package belongs to. None for what the package itself defines."""
+    """Return the unit that a dotted name of the package belongs to; None for what the package itself defines."""
     parts = name.split(".")
     if len(parts) > 1 and parts[1] in OWN_NAMES:
         return None
@@ -36,7 +36,7 @@ def upward_imports(modules: dict[str, str]) -> list[str]:
 
 
 def foreign_imports(modules: dict[str, str]) -> list[str]:
-    """A sentence for every import of the classroom or of a lab: the engine knows nothing of them."""
+    """Return a sentence for every import of the course or of a lab: the engine knows nothing of them."""
     return [f"{found}: the engine imports neither the course nor a lab" for found in imports_of(modules)
             if found.imported.split(".")[0] in ("course", "conftest", "starter", "solution", "test_lab")
             or found.imported.startswith("phase")]
@@ -68,11 +68,11 @@ def test_the_engine_knows_nothing_of_the_course(modules):
     assert not problems, "\n".join(problems)
 
 
-# ---- the test of the tests: made-up packages
+# ---- the tests of these functions, on invented packages
 
 
 def made_up(**texts: str) -> dict[str, str]:
-    """Modules of ``mini_vllm`` with these texts; two underscores stand for a dot: ``models__network``."""
+    """Return modules of ``mini_vllm`` with these sources; two underscores stand for a dot: ``models__network``."""
     return {"mini_vllm." + name.replace("__", "."): text for name, text in {"engine": "", "llm": "", **texts}.items()}
 
 
@@ -127,7 +127,7 @@ def test_a_cycle_is_found():
 
 
 def test_a_cycle_of_folders_is_found():
-    """No two modules import each other, but their folders do."""
+    """Find a cycle of folders in which no two modules import each other."""
     (problem,) = cycles(made_up(models__a="from mini_vllm.gpu import b", gpu__b="", gpu__c="import mini_vllm.models.d",
                                 models__d=""))
     assert problem.startswith("folders import each other in a circle: ")

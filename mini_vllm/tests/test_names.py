@@ -1,4 +1,4 @@
-"""The package as others meet it: what ``mini_vllm`` offers by name, what those names cost, and its two front doors."""
+"""The package as users see it: the names that ``mini_vllm`` offers, what importing them costs, and its two commands."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ def run_python(*arguments):
 
 
 def names_for_a_type_checker():
-    """Name → module, as the block under ``TYPE_CHECKING`` has them; each is exported by ``as``."""
+    """Return name → module as in the block under ``TYPE_CHECKING``; each is exported by ``as``."""
     tree = ast.parse(Path(mini_vllm.__file__).read_text(encoding="utf-8"))
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     return {alias.asname: node.module.removeprefix("mini_vllm.") for node in block.body for alias in node.names}
@@ -46,7 +46,10 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
 
 def test_what_the_pages_import_from_the_package_is_there():
-    """Pages of phase 05 are about the inside of the engine, and may take what it does not offer by name."""
+    """Check the imports of all pages.
+
+    Pages of phase 05 are about the inside of the engine and may import other names.
+    """
     pages = [ROOT / "README.md", *ROOT.glob("phase-*/**/README.md")]
     lines = {page: re.findall(r"^\s*from mini_vllm[\w.]* import .*$", page.read_text(encoding="utf-8"), re.M)
              for page in pages}
@@ -77,14 +80,14 @@ def test_a_type_checker_knows_the_names(tmp_path):
     code = tmp_path / "user.py"
     code.write_text("import mini_vllm\n\nreveal_type(mini_vllm.LLM.generate)\n"
                     "reveal_type(mini_vllm.Priority.HIGH)\nmini_vllm.LLn\n")
-    # Settings and cache are those of `make test`, so that what it has read need not be read again.
+    # The settings and the cache are those of `make test`, so that files it has checked need not be read again.
     output = run_python("-m", "mypy", "--config-file", "pyproject.toml", str(code)).stdout
     assert 'user.py:3: note: Revealed type is "def (self: mini_vllm.llm.LLM, ' in output
     assert 'user.py:4: note: Revealed type is "Literal[mini_vllm.request.Priority.HIGH]?"' in output
     assert 'user.py:5: error: Module has no attribute "LLn"' in output
 
 
-# ---- the front doors
+# ---- the commands
 
 
 def test_the_version_is_printed():

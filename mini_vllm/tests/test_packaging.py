@@ -1,6 +1,6 @@
-"""The project as it is installed: what a wheel holds, and that it works far from a checkout.
+"""The project as it is installed: the contents of a wheel, and that it works far from a checkout.
 
-Nobody is told to install a stranger's project: ``mini-vllm`` on the package index is not this one.
+No text tells the reader to install another project: ``mini-vllm`` on the package index is not this one.
 """
 
 import json
@@ -24,7 +24,7 @@ from mini_vllm.models.json_fields import LoadError
 from mini_vllm.models.loader import load
 
 ROOT = Path(__file__).parents[2]
-#: Where a wheel has the labs.
+#: The folder of the labs in a wheel.
 COURSE = "course/_course/"
 STRANGER, OURS = "mini-vllm", "mini-vllm-course"
 SUFFIXES = {".py", ".md", ".toml", ".cfg", ".ini", ".txt", ".sh", ".yml", ".yaml", ".json", ".ipynb"}
@@ -33,7 +33,7 @@ INSTALLER = re.compile(r"\b(?:pip[\d.]*|pipx|uvx?)\b(?:\s+-?[\w-]+)*?\s+(?:insta
 
 
 def text_files():
-    """The project's own texts: what is hidden or built is left out, except what runs on every change."""
+    """Return the project's own text files, without hidden and built ones, except those that run on every change."""
     for folder, inner, files in os.walk(ROOT):
         inner[:] = [name for name in inner if name in (".ci", ".github") or not name.startswith((".", "__"))
                     and not name.endswith(".egg-info") and name not in ("assets", "build", "dist")]
@@ -41,7 +41,7 @@ def text_files():
 
 
 def advised(text):
-    """The projects that ``text`` tells one to install, by their normalised names."""
+    """Return the normalised names of the projects that ``text`` tells the reader to install."""
     joined = re.sub(r"""["']\s*\n\s*[rfb]*["']""", "", text)  # a message may be written in several pieces
     for command in INSTALLER.findall(joined):
         for word in re.findall(r"[\w.\-]+", re.sub(r"\[.*?\]|[<>=~!].*?(?=\s|$)", " ", command)):
@@ -90,7 +90,7 @@ def test_the_distribution_has_a_name_of_its_own_and_the_commands_keep_theirs():
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A wheel of the project as it stands, built in a copy of it: building leaves files beside the sources."""
+    """Build a wheel of the project in a copy of it, because building leaves files next to the sources."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("mini_vllm", "course", "docs", "notebooks", *(path.name for path in ROOT.glob("phase-*"))):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -104,15 +104,17 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """The wheel's files, laid out as pip does."""
+    """Unpack the wheel's files as pip does."""
     site = tmp_path_factory.mktemp("site")
     wheel.extractall(site)
     return site
 
 
 def far_away(installed, folder, *arguments):
-    """Run Python in ``folder`` with the wheel's packages first on its path; pytest without plugins that happen to be
-    installed, which take seconds to load."""
+    """Run Python in ``folder`` with the wheel's packages first on its path.
+
+    pytest runs without plugins that happen to be installed, which take seconds to load.
+    """
     return subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": str(installed), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
 
@@ -150,7 +152,7 @@ def test_a_wheel_holds_the_course(wheel):
 
 
 def test_from_a_wheel_the_course_is_laid_down_and_worked_on(installed, tmp_path):
-    """As a student without git would: init, look, solve, test, update."""
+    """Do what a student without git would do: init, look, solve, test, update."""
     def course(folder, *arguments):
         return far_away(installed, folder, "-m", "course.cli", *arguments)
 
@@ -196,7 +198,7 @@ def test_an_installed_wheel_says_where_the_course_is(installed, tmp_path):
     assert "`course init my-course`" in run.stderr and run.stderr.count("\n") == 1
 
 
-# ---- what the messages say
+# ---- the messages
 
 
 @pytest.mark.parametrize("machine, expected", [

@@ -1,4 +1,4 @@
-"""What users of vLLM expect of an engine, against a direct forward pass where there is something to prove."""
+"""What users of vLLM expect of an engine, checked against a direct forward pass where there is something to prove."""
 
 import asyncio
 import dataclasses
@@ -36,7 +36,7 @@ def llm(loaded):
 
 @pytest.fixture(scope="module")
 def oracle(checkpoints):
-    """Token ids → log-probabilities [num_tokens, vocab_size] by mlx-lm."""
+    """Map token ids to log-probabilities [num_tokens, vocab_size] by mlx-lm."""
     from mlx_lm.utils import load_model
     model = load_model(checkpoints("llama3"))[0]
 
@@ -49,7 +49,8 @@ def oracle(checkpoints):
 
 
 def check_greedy(oracle, prompt, output, change):
-    """Each token of ``output`` is the likeliest after those before it and ``change(logprobs, those before)``."""
+    """Check that each token of ``output`` is the likeliest after the tokens before it and ``change(logprobs, those
+    before)``."""
     rows = oracle([*prompt, *output[:-1]])[len(prompt) - 1:]
     assert output == [int(np.argmax(change(row.copy(), output[:place]))) for place, row in enumerate(rows)]
 
@@ -141,7 +142,8 @@ def test_prompt_logprobs_are_those_of_a_direct_forward_pass(loaded, oracle, sett
 
 
 def test_prompt_logprobs_survive_preemption(loaded, oracle):
-    """A pool so small that requests lose their blocks in the middle of their prompts, and find some of them again."""
+    """Use a pool so small that requests lose their blocks in the middle of their prompts, and find some of them
+    again."""
     rng = np.random.default_rng(2)
     prompts = [rng.integers(0, 256, 30).tolist() for _ in range(5)]
     llm = make_llm(loaded, num_blocks=12, max_num_batched_tokens=16, watermark=0.0)
@@ -157,7 +159,7 @@ def test_prompt_logprobs_survive_preemption(loaded, oracle):
 
 @pytest.mark.parametrize("caching", [True, False])
 def test_prompt_logprobs_survive_ctrl_c(loaded, oracle, monkeypatch, caching):
-    """What is computed again is known already, some steps of it whole."""
+    """Compute some steps again whose log-probabilities are already known, in part or as a whole."""
     llm = make_llm(loaded, max_num_batched_tokens=8, enable_prefix_caching=caching)
     llm.engine.add_request(PROMPT, dataclasses.replace(GREEDY, prompt_logprobs=0), "r")
     real, num_calls = llm.engine.runner._forward, 0
@@ -230,7 +232,7 @@ def test_special_tokens_are_shown_if_asked_for(llm, loaded, skip):
     assert llm.generate("hello", params)[0].text == ("" if skip else "<|endoftext|>" * 3)
 
 
-# ---- beside the text
+# ---- besides the text
 
 
 def test_timings_add_up_by_the_engines_clock(loaded):
@@ -246,7 +248,7 @@ def test_timings_add_up_by_the_engines_clock(loaded):
         for output in engine.step():
             outputs[output.request_id] = output
     first, second = outputs["first"].timings, outputs["second"].timings
-    # 45 tokens in steps of 16 take three; the clock goes on between steps, not in them
+    # 45 tokens in steps of 16 take three; the clock advances between steps, not in them
     assert (first.queue_s, first.first_token_s, first.rest_s, first.total_s) == (11, 20, 30, 61)
     assert (second.queue_s, second.first_token_s, second.rest_s) == (70, 0, 0)
 

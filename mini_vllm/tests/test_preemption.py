@@ -1,4 +1,5 @@
-"""The real model through a pool that is too small: requests lose their blocks, come back, and nobody can tell."""
+"""The real model with a pool that is too small: requests lose their blocks and resume, and the outputs do not
+change."""
 
 import random
 
@@ -23,7 +24,7 @@ def make_engine(loaded, **settings):
 
 
 def requests(count, seed, temperature=1.0, seed_of=lambda index: None, n_of=lambda index: 1):
-    """Prompts of 1 to 120 tokens, some with a beginning in common; outputs of 4 to 40 tokens."""
+    """Create prompts of 1 to 120 tokens, some with a common beginning, and outputs of 4 to 40 tokens."""
     rng = random.Random(seed)
     beginning = [rng.randrange(250) for _ in range(70)]
     for index in range(count):
@@ -38,7 +39,7 @@ WORK = list(requests(40, seed=10, temperature=0))
 
 @pytest.fixture(scope="module")
 def alone(loaded):
-    """What each of WORK gives when it has the engine to itself."""
+    """Return what each request of WORK gives when it has the engine to itself."""
     engine, results = make_engine(loaded, num_blocks=40, max_num_seqs=1, enable_prefix_caching=False), []
     for prompt, params in WORK:
         engine.add_request(prompt, params, "r")
@@ -58,9 +59,9 @@ def test_40_requests_with_many_preemptions_give_what_each_gives_alone(loaded, al
 
 
 def test_sampled_requests_and_several_samples_survive_preemption(loaded):
-    """Each sequence has its own random numbers: losing its blocks must not lose or repeat one.
+    """Preempt sequences that each have their own random numbers: none may be lost or repeated.
 
-    What is computed again is rounded differently, by some 1e-6. That shows only where a random number falls just so
+    Recomputed values are rounded differently, by about 1e-6. That shows only where a random number falls exactly
     between two tokens; with these seeds none does.
     """
     work = list(requests(16, seed=2, seed_of=lambda index: index, n_of=lambda index: 4 if index % 4 == 0 else 1))
@@ -79,7 +80,7 @@ def test_sampled_requests_and_several_samples_survive_preemption(loaded):
 
 @pytest.fixture(scope="module")
 def traced(loaded):
-    """An engine that preempted, its trace, and the requests it served with their outputs."""
+    """Return an engine that preempted, its trace, and the requests it served with their outputs."""
     trace = StepTrace()
     engine = LLMEngine(EngineConfig(block_size=8, num_blocks=60, max_num_seqs=24, max_num_batched_tokens=96),
                        loaded=loaded, trace=trace)

@@ -1,4 +1,5 @@
-"""Copy-on-write and the prefix tree in the engine, with real arrays: what is shared, what is copied, what comes out."""
+"""Copy-on-write and the prefix tree in the engine, with real arrays: what is shared, what is copied, and the
+outputs."""
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def tokens(count, seed):
 
 @pytest.fixture(scope="module")
 def alone(loaded):
-    """Prompt and parameters → what the request gives in an engine of its own without a cache, decoded once."""
+    """Map prompt and parameters to what the request gives in an engine of its own without a cache, decoded once."""
     known = {}
 
     def decode(prompt, params):
@@ -103,7 +104,7 @@ def test_cached_tokens_are_exactly_those_not_computed(loaded, monkeypatch):
 
 
 def test_the_next_turn_of_a_chat_goes_on_in_the_tail_without_a_copy(loaded, alone):
-    """The half-filled tail that an answer left is extended in place: the new turn has all of it."""
+    """Extend the half-filled last block of an answer in place: the new turn contains all of it."""
     engine, history = make_engine(loaded), tokens(21, 6)
     num_written = 0
     for turn in range(5):
@@ -263,7 +264,7 @@ def test_n_counts_towards_the_limits(loaded):
 
 
 def test_a_copy_of_a_copy_in_one_step(loaded):
-    """One request copies a block and fills the copy; the next, of the same step, finds the copy and copies that."""
+    """Let one request copy a block and fill the copy; the next, in the same step, finds the copy and copies that."""
     params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
     shared = [10, 11, 12, 13, 14]
     first = [*shared, 15, 16, 17, 18, 19]
@@ -288,7 +289,7 @@ def test_a_copy_of_a_copy_in_one_step(loaded):
 
 
 def naive_beams(loaded, prompt, width, max_tokens):
-    """Beam search that computes every beam from the beginning each time."""
+    """Run beam search that computes every beam from the beginning each time."""
     def log_probabilities(ids):
         runner = ModelRunner(loaded.model, 20, 8)
         logits = np.array(runner.step([RequestStep(ids, list(range(1, 19)), len(ids), True)])[0], dtype=np.float64)
@@ -336,7 +337,7 @@ def test_a_beam_search_that_does_not_fit_says_so_and_gives_everything_back(loade
 
 @pytest.mark.parametrize("at", range(1, 5))
 def test_a_beam_search_that_is_cut_off_gives_everything_back(loaded, alone, monkeypatch, at):
-    """Ctrl-C when beams were just forked: blocks that were to be copied come home, too."""
+    """Press Ctrl-C when beams were just forked: blocks that were to be copied are freed, too."""
     engine, prompt = make_engine(loaded), tokens(20, 19)
     real, num_calls, num_copies = engine.runner.step, 0, 0
 

@@ -1,6 +1,6 @@
 """Everything at once on the real model: random settings, arrivals, samples, priorities, aborts, pools too small.
 
-Whatever happens, a greedy sequence gives what it gives alone, blocks come home, and everybody ends.
+Whatever happens, a greedy sequence gives what it gives alone, all blocks are freed, and every request ends.
 """
 
 import random
@@ -20,7 +20,7 @@ def loaded(shallow):
 
 
 def undisturbed(loaded, prompts):
-    """The greedy continuations of ``prompts``, by name, by a plain engine with room for all of them."""
+    """Return the greedy continuations of ``prompts``, by name, from a plain engine with room for all of them."""
     engine = LLMEngine(EngineConfig(num_blocks=80, block_size=16, max_num_seqs=16, enable_prefix_caching=False,
                                     enable_lookahead=False), loaded=loaded)
     for name, prompt in prompts.items():

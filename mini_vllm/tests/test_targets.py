@@ -1,4 +1,4 @@
-"""Where a command is to write a file is checked before it does any work: in one place, for all of them."""
+"""The output path of a command is checked before it does any work: in one place, for all commands."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from mini_vllm.checks import writable_file
 from mini_vllm.cli import main
 
-#: What stands before the target, and a suffix it may have. No command gets so far as to miss its model or its trace.
+#: The arguments before the path, and a suffix it may have. No command gets far enough to miss its model or its trace.
 COMMANDS = {
     "generate --trace": (["generate", "hello", "--model", "none-such", "--trace"], ".svg"),
     "trace -o": (["trace", "none-such", "-o"], ".svg"),
@@ -18,7 +18,7 @@ COMMANDS = {
 
 
 def make_target(kind: str, folder: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A path under which nothing can be written. Who is root may write everywhere, so rights are played."""
+    """Return a path that cannot be written. Root may write everywhere, so missing permissions are simulated."""
     target = folder / f"out{suffix}"
     match kind:
         case "a folder":
@@ -31,7 +31,7 @@ def make_target(kind: str, folder: Path, suffix: str, monkeypatch: pytest.Monkey
         case "of a long name":
             return folder / ("x" * 300 + suffix)
         case "in a locked folder":
-            return Path("/proc") / f"out{suffix}"  # where not even root can make a file
+            return Path("/proc") / f"out{suffix}"  # where not even root can create a file
         case "locked":
             target.touch()
             monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != target)

@@ -1,9 +1,9 @@
-"""What happened, step by step: recorded and read back. ``mini_vllm.pictures`` draws it.
+"""Traces of a run, step by step: recorded and read back. ``mini_vllm.pictures`` draws them.
 
-    recorder        an engine tells of its steps; StepTrace writes them down
-    files           a trace as a file, and what must be in it
-    history         a trace replayed: what every request did in each step
-    block_history   and every block
-    runs            what their rows are made of: equal cells side by side
+    recorder        StepTrace records the steps that an engine reports
+    files           a trace as a file, and its format
+    history         a trace replayed: the state of every request in each step
+    block_history   the same for every block
+    runs            the runs of equal cells that a row consists of
     summary         the run in words
 """

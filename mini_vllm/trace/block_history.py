@@ -1,4 +1,4 @@
-"""The blocks of a trace, replayed: who held each in which step, and how far it was filled."""
+"""The blocks of a trace, replayed: which requests held each block in which step, and how far it was filled."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from mini_vllm.trace.runs import CACHED, KEPT, SHARED, USED, Run
 
 
 class BlockHistory:
-    """To be told of every step from the first on; ``runs`` has what falls into ``shown``."""
+    """Takes every step from the first on; ``runs`` contains what falls into ``shown``."""
 
     def __init__(self, shown: range, block_size: int) -> None:
         self._shown, self._block_size = shown, block_size
-        #: Block id → its runs. A block that is free and holds nothing has none.
+        #: Block id → its runs. A free block without content has none.
         self.runs: dict[int, list[Run]] = {}
         self.tables: dict[str, list[int]] = {}
         self.num_used = 0
@@ -34,12 +34,12 @@ class BlockHistory:
             self._fill(index, self.tables.get(request_id, []), num_before, num_before + num_tokens)
 
     def finish(self) -> None:
-        """After the last step that is shown."""
+        """End all runs after the last step that is shown."""
         for block_id, run in sorted(self._open.items()):
             self._close(block_id, run, self._shown.stop - 1)
 
     def _change_table(self, request_id: str, table: list[int]) -> set[int]:
-        """Returns the blocks that came or went."""
+        """Replace the table of a request. Return the blocks that were added or removed."""
         old, new = set(self.tables.pop(request_id, ())), set(table)
         if table:
             self.tables[request_id] = table
@@ -50,7 +50,7 @@ class BlockHistory:
         return old ^ new
 
     def _touch(self, block_id: int, index: int) -> None:
-        """Begin another run if the block is not what it was."""
+        """Begin another run if the state of the block has changed."""
         ref_cnt, findable = self._states.get(block_id, (0, False))
         owners = tuple(sorted(self._owners.get(block_id, ())))
         if ref_cnt == 0:
@@ -67,7 +67,7 @@ class BlockHistory:
                                        levels=[(index, self._levels.get(block_id, self._block_size))])
 
     def _fill(self, index: int, table: list[int], start: int, end: int) -> None:
-        """A request writes its tokens ``start`` to ``end``: they fill the blocks of its table that they fall into."""
+        """Fill the blocks of a table into which a request writes its tokens ``start`` to ``end``."""
         for place in range(start // self._block_size, min(-(-end // self._block_size), len(table))):
             block_id = table[place]
             self._levels[block_id] = level = min(end - place * self._block_size, self._block_size)

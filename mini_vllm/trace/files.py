@@ -1,4 +1,4 @@
-"""A trace as a file: a header and then one step a line, each a JSON object."""
+"""A trace as a file: a header and then one step per line, each a JSON object."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ class TraceHeader(TypedDict, total=False):
     """The sizes of the engine; empty while no step has been recorded."""
 
     format: int
-    #: The null block included.
+    #: Including the null block.
     num_blocks: int
     block_size: int
     max_num_seqs: int
     max_num_batched_tokens: int
-    #: What it serves; not known to those that run without a model, nor to older files.
+    #: The model; missing in runs without a model and in older files.
     model: str
 
 
 class _Names(TypedDict, total=False):
-    #: Request id → how its prompt begins, of requests seen for the first time. Older files have none.
+    #: Request id → how its prompt begins, for requests seen for the first time. Missing in older files.
     names: dict[str, str]
 
 
 class TraceStep(_Names):
-    """What happened in one step. Tables and blocks are told only when they change."""
+    """The record of one step. Tables and blocks are recorded only when they change."""
 
-    #: By the clock, from the first step on: planning, the model and the sampler, and what is done with the tokens.
+    #: Clock times since the first step: planning, the model and the sampler, and the handling of the tokens.
     start_s: float
     planned_s: float
     computed_s: float
     end_s: float
     #: Request id → [tokens computed before, tokens of this step].
     tokens: dict[str, list[int]]
-    #: Request id → prompt tokens, of requests seen for the first time.
+    #: Request id → number of prompt tokens, for requests seen for the first time.
     prompts: dict[str, int]
     #: Ids that got a new token.
     sampled: list[str]
@@ -49,14 +49,14 @@ class TraceStep(_Names):
     finished: dict[str, str]
     #: [source, destination] blocks.
     copies: list[list[int]]
-    #: Request id → block ids as planned, if they changed; an empty list when its blocks have gone home.
+    #: Request id → block ids as planned, if they changed; an empty list when its blocks have been freed.
     tables: dict[str, list[int]]
-    #: [block id, reference count, whether its content can be found], of blocks that changed.
+    #: [block id, reference count, whether its content is findable], for blocks that changed.
     blocks: list[list[int]]
 
 
 Kinds = dict[str, type | tuple[type, ...]]
-#: What must be there, and of which type; then what may be missing.
+#: The required fields with their types, then the optional ones.
 HEADER_FIELDS: Kinds = dict.fromkeys(("format", "num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"),
                                      int)
 OPTIONAL_HEADER_FIELDS: Kinds = {"model": str}
@@ -68,7 +68,7 @@ STEP_FIELDS: Kinds = {
 
 
 class TraceError(ValueError):
-    """A file that is not a trace."""
+    """The file is not a trace."""
 
 
 def write_trace(path: str | Path, header: TraceHeader, steps: list[TraceStep]) -> None:
@@ -77,7 +77,10 @@ def write_trace(path: str | Path, header: TraceHeader, steps: list[TraceStep]) -
 
 
 def read_trace(path: str | Path) -> tuple[TraceHeader, list[TraceStep]]:
-    """Raises OSError if there is no such file, TraceError, which names the line, if it is no trace."""
+    """Read a trace file.
+
+    Raise OSError if there is no such file, and TraceError, which names the line, if it is not a trace.
+    """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
@@ -101,12 +104,12 @@ def read_trace(path: str | Path) -> tuple[TraceHeader, list[TraceStep]]:
 
 
 def _check(entry: dict[str, object], kinds: Kinds, optional: Kinds) -> None:
-    """Raises KeyError for a field that is missing, TypeError for one that is not what it should be."""
+    """Raise KeyError for a missing field, and TypeError for one of the wrong type."""
     for name, kind in (*kinds.items(), *((name, kind) for name, kind in optional.items() if name in entry)):
         if not isinstance(entry[name], kind):
             raise TypeError(f"{name} is {entry[name]!r}")
 
 
 def _with_known_fields(step: Mapping[str, object]) -> dict[str, object]:
-    """Always in the same order, and without what a later version may add."""
+    """Return the known fields, always in the same order, without those that a later version may add."""
     return {name: step[name] for name in (*STEP_FIELDS, *OPTIONAL_STEP_FIELDS) if name in step or name in STEP_FIELDS}

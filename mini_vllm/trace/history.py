@@ -1,4 +1,4 @@
-"""A step trace, replayed: what every request and every block did in each step. A trace tells only what changes."""
+"""A step trace, replayed: the state of every request and every block in each step. A trace records only changes."""
 
 from __future__ import annotations
 
@@ -30,19 +30,22 @@ __all__ = ["AGAIN", "CACHED", "DECODE", "FORKED", "IDLE", "KEPT", "PREEMPTED", "
 
 
 class History:
-    """What was so in each step. It begins at step 0 whatever is shown: who computes again has computed before."""
+    """The state in each step.
+
+    It begins at step 0 whatever is shown, because recomputed tokens are known only from earlier steps.
+    """
 
     def __init__(self, trace: StepTrace, shown: range) -> None:
         self.trace, self.shown = trace, shown
         self.steps = trace.steps[shown.start:shown.stop]
-        #: Request id → tokens of its prompt; how many of them were found in the cache; how the prompt begins.
+        #: Request id → the tokens of its prompt; how many were found in the cache; how the prompt begins.
         self.prompts: dict[str, int] = {}
         self.found: dict[str, int] = {}
         self.names: dict[str, str] = {}
-        #: Request id → its runs; a request of these steps has an entry, in the order of appearance.
+        #: Request id → its runs. Only requests of these steps have an entry, in the order of appearance.
         self.rows: dict[str, list[Run]] = {}
         self.ends: list[tuple[int, str, str]] = []
-        #: Request id → the step that gave its first token, and the seconds from the step that first saw it until then.
+        #: Request id → the step that gave its first token, and the seconds until then from the step that first saw it.
         self.first_tokens: dict[str, tuple[int, float]] = {}
         self.totals: list[Totals] = []
         self._arrivals_s: dict[str, float] = {}
@@ -66,7 +69,7 @@ class History:
             arrival_s = self._arrivals_s.get(leader_of(request_id, self.prompts), step["start_s"])
             self.first_tokens.setdefault(request_id, (index, step["end_s"] - arrival_s))
         for request_id, status in step["finished"].items():
-            self._num_computed.pop(request_id, None)  # another may come under the same id
+            self._num_computed.pop(request_id, None)  # another request may use the same id
             self._row(index, request_id)
             if index in self.shown:
                 self.ends.append((index, request_id, status))
@@ -74,7 +77,7 @@ class History:
             self.totals.append(totals)
 
     def _replay_tokens(self, index: int, step: TraceStep) -> Totals:
-        """Those that compute: of the prompt, again what they had computed before, or one by one."""
+        """Replay the requests that compute tokens: of the prompt, again after a preemption, or one by one."""
         num_prompt = num_again = num_decode = 0
         sampled = set(step["sampled"])
         for request_id, (num_before, num_tokens) in step["tokens"].items():
@@ -92,8 +95,9 @@ class History:
         return Totals(num_prompt, num_again, num_decode, self._blocks.num_used)
 
     def _replay_others(self, index: int, step: TraceStep) -> None:
-        """Those that do not: they begin from another's prompt, wait, lose their blocks, or run without a token."""
-        others = {request_id: FORKED for request_id in step["sampled"]}  # from a prompt that another computed for it
+        """Replay the requests that compute nothing: they are forked, wait, lose their blocks, or run without a
+        token."""
+        others = {request_id: FORKED for request_id in step["sampled"]}  # another request computed the prompt for it
         others |= {request_id: WAITING for request_id in step["waiting"]}
         others |= {request_id: PREEMPTED for request_id in step["preempted"]}
         for request_id, kind in others.items():
@@ -115,11 +119,11 @@ class History:
 
 
 def sample_of(request_id: str, request_ids: Container[str]) -> int | None:
-    """Which of several samples of one prompt this is, from 0 on; None if it is the only one."""
+    """Return the index of this sample among several of one prompt, from 0; None if it is the only one."""
     match = re.fullmatch(r"(.*)#(\d+)", request_id, re.DOTALL)
     return int(match[2]) if match and f"{match[1]}#0" in request_ids else None
 
 
 def leader_of(request_id: str, request_ids: Container[str]) -> str:
-    """The sample that computes the prompt for its siblings; a request that has none leads itself."""
+    """Return the sample that computes the prompt for its siblings; a request without siblings is its own leader."""
     return request_id if sample_of(request_id, request_ids) is None else f"{request_id.rpartition('#')[0]}#0"

@@ -1,13 +1,13 @@
-"""What happened, step by step: who got how many tokens, which blocks changed hands, who was preempted.
+"""Recording what happened, step by step: the tokens of each request, blocks that changed owners, and preemptions.
 
     trace = StepTrace()
     engine = LLMEngine(config, trace=trace)      # or Simulation(scheduler, trace=trace), which needs no model
     ...
     trace.save("run.trace")                      # mini-vllm trace run.trace   draws it
 
-A trace is a header and a list of steps, plain JSON values throughout; a saved one has a line for each. Tables and
-blocks are told when they change, so that a long run stays small. Of a prompt's text only the beginning is kept, as the
-name of its request.
+A trace is a header and a list of steps, plain JSON values throughout; a saved trace has one line per entry. Tables and
+blocks are recorded when they change, so that a long run stays small. Only the beginning of a prompt's text is kept, as
+the name of its request.
 """
 
 from __future__ import annotations
@@ -20,33 +20,37 @@ from mini_vllm.request import Request
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
 from mini_vllm.trace.files import FORMAT, TraceHeader, TraceStep, read_trace, write_trace
 
-#: A prompt is named by this many characters at most; the rest of it is nobody's business.
+#: The longest name of a request, in characters of its prompt. The rest of the prompt is private.
 MAX_NAME = 40
 
 
 class NoTrace:
-    """What an engine tells of its steps, heard by nobody. A subclass may listen to a part of it."""
+    """The events that an engine reports, all ignored. A subclass may handle some of them."""
 
     def introduce(self, model: str, text_of: Callable[[Request], str]) -> None:
-        """Before anything else: what the engine serves, and how to learn what a request's prompt says."""
+        """Receive, before anything else, the model's name and a function that returns the prompt's text of a
+        request."""
 
     def start_step(self, scheduler: Scheduler) -> None:
-        """Before a step is planned."""
+        """Handle the moment before a step is planned."""
 
     def record_plan(self, scheduler: Scheduler, plan: SchedulerOutput) -> None:
-        """After it is planned, before it is computed."""
+        """Handle a plan before it is computed."""
 
     def record_computed(self) -> None:
-        """When its tokens are known."""
+        """Handle the moment at which the tokens of the step are known."""
 
     def end_step(self, plan: SchedulerOutput, sampled: Collection[str]) -> None:
-        """When its tokens have been dealt with. A step that failed may have preempted more than was planned."""
+        """Handle the end of a step, after its tokens were processed.
+
+        A failed step may have preempted more than was planned.
+        """
 
 
 class StepTrace(NoTrace):
-    """The steps of one engine, as they are recorded or as they were saved.
+    """The steps of one engine, being recorded or loaded from a file.
 
-    ``header`` holds the sizes of the engine (see ``TraceHeader``); ``steps``, what happened in each (``TraceStep``).
+    ``header`` contains the sizes of the engine (see ``TraceHeader``); ``steps``, what happened in each (``TraceStep``).
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -54,11 +58,11 @@ class StepTrace(NoTrace):
         self.steps: list[TraceStep] = []
         self._clock = clock
         self._first_s: float | None = None
-        #: Of the step that is being recorded.
+        #: Belongs to the step that is being recorded.
         self._step: TraceStep
         self._start_s = 0.0
         self._computed_s: float | None = None
-        #: What has been told so far; only changes are told.
+        #: What has been recorded so far; only changes are recorded.
         self._seen: set[str] = set()
         self._tables: dict[str, list[int]] = {}
         self._blocks: dict[int, tuple[int, bool]] = {}
@@ -69,7 +73,7 @@ class StepTrace(NoTrace):
     # ---- recording
 
     def introduce(self, model: str, text_of: Callable[[Request], str]) -> None:
-        self._model, self._text_of = Path(model).name, text_of  # a folder's place is of no interest
+        self._model, self._text_of = Path(model).name, text_of  # the path of a folder does not matter
 
     def start_step(self, scheduler: Scheduler) -> None:
         self._note_sizes(scheduler)
@@ -99,7 +103,7 @@ class StepTrace(NoTrace):
                       "names": self._names(new)}
 
     def _newcomers(self) -> dict[str, Request]:
-        """Live requests that were not told of yet; from now on they are known."""
+        """Return live requests that were not recorded yet, and mark them as known."""
         new = {request_id: request for request_id, request in self._live.items() if request_id not in self._seen}
         self._seen.update(new)
         return new
@@ -119,12 +123,12 @@ class StepTrace(NoTrace):
         self.steps.append(self._step)
 
     def _ended(self) -> dict[str, str]:
-        """Who has ended since this was last asked, and how."""
+        """Return the requests that have ended since the last call, and how each ended."""
         finished = {request_id: request.status.value for request_id, request in self._live.items()
                     if request.status.is_finished}
         for request_id in finished:
             del self._live[request_id]
-            self._seen.discard(request_id)  # the next of that id is another
+            self._seen.discard(request_id)  # the next request with that id is another one
         return finished
 
     def _now_s(self) -> float:
@@ -155,20 +159,23 @@ class StepTrace(NoTrace):
     # ---- files
 
     def save(self, path: str | Path) -> None:
-        """Raises ValueError if no step was recorded."""
+        """Write the trace to a file. Raise ValueError if no step was recorded."""
         if not self.steps:
             raise ValueError(f"{path} was not written: no step was recorded")
         write_trace(path, self.header, self.steps)
 
     @classmethod
     def load(cls, path: str | Path) -> StepTrace:
-        """Raises OSError if there is no such file, TraceError, which names the line, if it is no trace."""
+        """Load a trace.
+
+        Raise OSError if there is no such file, and TraceError, which names the line, if it is not a trace.
+        """
         trace = cls()
         trace.header, trace.steps = read_trace(path)
         return trace
 
 
 def beginning(text: str) -> str:
-    """The first words of a prompt, in one line, as its request's name."""
+    """Return the first words of a prompt, in one line, as the name of its request."""
     words = " ".join(text.split())
     return words if len(words) <= MAX_NAME else words[:MAX_NAME - 1].rstrip() + "…"

@@ -1,4 +1,4 @@
-"""What one row of a replayed trace is made of: equal cells side by side."""
+"""The elements of one row of a replayed trace: runs of equal cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ USED, SHARED, CACHED, KEPT = "used", "shared", "cached", "kept"
 
 @dataclass
 class Run:
-    """Equal cells side by side in one row, from step ``first`` to step ``last``."""
+    """Adjacent equal cells in one row, from step ``first`` to step ``last``."""
 
     first: int
     last: int
@@ -19,12 +19,12 @@ class Run:
     num_tokens: int = 0
     #: Tokens of the request that were computed before ``first``.
     num_before: int = 0
-    #: How many of ``num_tokens`` the request had had already, computed or found in the cache, and lost.
+    #: How many of ``num_tokens`` the request had before, computed or found in the cache, and lost.
     num_again: int = 0
     is_sampled: bool = False
-    #: Of a block: the requests whose tables name it.
+    #: For a block: the requests whose tables contain it.
     owners: tuple[str, ...] = ()
-    #: Of a block: [(step, slots that hold a token from that step on)].
+    #: For a block: [(step, slots that hold a token from that step on)].
     levels: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -32,14 +32,14 @@ class Run:
         return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
 
     def is_continued_by(self, cell: Run) -> bool:
-        """Whether the next step does the same, and with the tokens that follow."""
+        """Check whether the next step continues this run: the same activity, with the tokens that follow."""
         num_before = self.num_before + self.num_tokens * (self.last + 1 - self.first)
         return cell == replace(self, first=self.last + 1, last=self.last + 1, num_before=num_before)
 
 
 @dataclass(frozen=True)
 class Totals:
-    """What one step computed, by kind of token, and how many blocks were in use."""
+    """The tokens that one step computed, by kind, and the number of blocks in use."""
 
     num_prompt: int = 0
     num_again: int = 0

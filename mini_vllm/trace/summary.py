@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 from mini_vllm.trace.history import History, count, leader_of
 
-#: Statuses by which a request comes to its own end.
+#: Statuses of requests that ended normally.
 GOOD_ENDS = ("stop", "length")
-#: Where the time of a step goes, and between which of its moments.
+#: The parts of a step's time, and the moments between which each is measured.
 PARTS = (("planning", "start_s", "planned_s"), ("model and sampling", "planned_s", "computed_s"),
          ("text and the rest", "computed_s", "end_s"))
 
 
 def headline(history: History) -> str:
-    """What the run was."""
+    """Return one line that says what the run was."""
     header, num_all = history.trace.header, len(history.trace.steps)
     num_requests = len({leader_of(request_id, history.rows) for request_id in history.rows})
     requests = count(num_requests, "request")
@@ -29,7 +29,7 @@ def headline(history: History) -> str:
 
 
 def facts(history: History) -> list[str]:
-    """What it cost; what did not happen is not told."""
+    """Return what the run cost, one line per fact; zero counts are left out."""
     num_again = sum(each.num_again for each in history.totals)
     num_preempted = sum(len(step["preempted"]) for step in history.steps)
     num_copied = sum(len(step["copies"]) for step in history.steps)
@@ -53,12 +53,12 @@ def sizes(history: History) -> str:
 
 
 def duration_s(history: History) -> float:
-    """From the beginning of the first step to the end of the last. 0 where no clock ran."""
+    """Return the time from the beginning of the first step to the end of the last; 0 if there was no clock."""
     return history.steps[-1]["end_s"] - history.steps[0]["start_s"]
 
 
 def time_shares(history: History) -> dict[str, float]:
-    """Which part of the steps' own time went where."""
+    """Return the fraction of the steps' own time that each part took."""
     spent = {name: sum(step[end] - step[start] for step in history.steps)  # type: ignore[literal-required]
              for name, start, end in PARTS}
     total = sum(spent.values())
@@ -66,7 +66,7 @@ def time_shares(history: History) -> dict[str, float]:
 
 
 def tell_time(seconds: float) -> str:
-    """Two or three digits of it: ``"0.4 ms"``, ``"54 ms"``, ``"1.25 s"``."""
+    """Format a time with two or three digits: ``"0.4 ms"``, ``"54 ms"``, ``"1.25 s"``."""
     if seconds < 0.00995:
         return f"{seconds * 1000:.1f} ms"
     return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.2f} s" if seconds < 9.995 else \
@@ -74,7 +74,7 @@ def tell_time(seconds: float) -> str:
 
 
 def tell_ranges(numbers: Iterable[int]) -> list[range]:
-    """Whole numbers as stretches without a gap: 1, 2, 3, 7 → 1 to 3, 7 to 7."""
+    """Group whole numbers into ranges without gaps: 1, 2, 3, 7 → 1 to 3, 7 to 7."""
     stretches: list[range] = []
     for number in sorted(numbers):
         if stretches and stretches[-1].stop == number:

@@ -1,4 +1,4 @@
-"""What a trace tells of a run, and what a file of it may look like."""
+"""What a trace records of a run, and what a trace file may contain."""
 
 import json
 import random
@@ -21,7 +21,7 @@ SIZE = 4
 
 
 class WatchedTrace(StepTrace):
-    """Notes, at the moment of each plan, how things really stand."""
+    """Records the real state at the moment of each plan."""
 
     def __init__(self, clock):
         super().__init__(clock)
@@ -43,7 +43,7 @@ def make(num_blocks=100, seqs=4, budget=16):
 
 
 def request(name, prompt, num_tokens=4):
-    """``prompt`` is a list of tokens, or a number of tokens that nobody else has."""
+    """Create a request. ``prompt`` is a list of tokens, or a number of tokens that no other request has."""
     if isinstance(prompt, int):
         rng = random.Random(name)
         prompt = [rng.randrange(1000) for _ in range(prompt)]
@@ -76,7 +76,7 @@ def run_sharing(num_requests=6):
 
 
 def run_aborting():
-    """One is aborted while it runs, one while it waits."""
+    """Run a simulation in which one request is aborted while it runs, and one while it waits."""
     simulation = make(seqs=2)
     for name in "abc":
         simulation.add(request(name, 6, 8))
@@ -101,7 +101,8 @@ def run_at_random(seed):
     return simulation
 
 
-#: In 92 a step preempts two; so does one in 49, which also has every way to end that a simulation has.
+#: With seed 92 a step preempts two requests. So does one with seed 49, which also contains every way to end that a
+#: simulation has.
 RUNS = {"plain": run_plain, "preempting": run_preempting, "sharing": run_sharing, "aborting": run_aborting,
         **{f"random-{seed}": lambda seed=seed: run_at_random(seed) for seed in (0, 1, 2, 4, 49, 92)}}
 
@@ -112,7 +113,7 @@ def simulation(request):
 
 
 def by_hand(*steps, num_blocks=9, budget=8):
-    """A trace of steps in which only the named things happen."""
+    """Build a trace of steps in which only the named things happen."""
     trace = StepTrace()
     trace.header = {"format": FORMAT, "num_blocks": num_blocks, "block_size": SIZE, "max_num_seqs": 4,
                     "max_num_batched_tokens": budget}
@@ -168,7 +169,7 @@ def test_who_computes_goes_on_where_it_stopped_unless_it_was_preempted(simulatio
 
 
 def test_changes_add_up_to_what_was_there_in_each_step(simulation):
-    """Tables and blocks are told when they change; told wrongly once, they would be wrong for good."""
+    """Replay the trace: tables and blocks are recorded when they change, so one wrong record would stay wrong."""
     tables, blocks = {}, dict.fromkeys(simulation.trace.pools[0], (0, False))
     for i, step in enumerate(simulation.trace.steps):
         tables.update(step["tables"])
@@ -219,7 +220,7 @@ def test_a_request_that_outgrows_the_pool_ends_with_its_status():
 
 
 def introduced(texts, model="models/tiny-tales"):
-    """A trace that knows what prompts say, and has recorded a plan."""
+    """Return a trace that knows the texts of prompts and has recorded a plan."""
     trace = StepTrace(Clock())
     trace.introduce(model, lambda request: texts[request.request_id])
     simulation = make()

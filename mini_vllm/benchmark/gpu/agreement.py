@@ -1,10 +1,10 @@
-"""Whether what is fast is also right: our tokens against what mlx-lm thinks of them, with the same weights.
+"""Checks whether the fast computation is also right: our tokens against mlx-lm's scores, with the same weights.
 
-mlx-lm reads each prompt with our output behind it, all at once. Where the token that it likes best is another than
-ours, the question is by how much. In bfloat16 a number has three digits, and every layer rounds: two sums of the same
-numbers in another order differ, and of 151,936 tokens the two best are often nearer to each other than that. How much
-rounding does, mlx-lm says itself: its scores in bfloat16 are held against its own in float32. That is the *noise*;
-tokens whose scores are a few times as far apart are a near-tie.
+mlx-lm reads each prompt followed by our output, all at once. Where its best token is not ours, the question is by how
+much. In bfloat16 a number has three digits, and every layer rounds: two sums of the same numbers in different orders
+differ, and among 151,936 tokens the two best are often closer than that. mlx-lm itself shows the effect of rounding:
+its scores in bfloat16 are compared with its own in float32. That difference is the *noise*; tokens whose scores are
+only a few times the noise apart are a near-tie.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from mini_vllm.request import SamplingParams
 
 Scores = NDArray[np.float32]
 
-#: Two scores of ours and two of mlx-lm's are compared, each with its noise, so that the difference has twice as much on
+#: Two scores of ours and two of mlx-lm's are compared, each with its noise, so the difference has twice the noise on
 #: average, and among hundreds of tokens one has a few times that.
 MAX_NOISES = 10.0
-#: In float32 there is nothing more exact to compare with. What is nearer than this is a tie.
+#: In float32 there is nothing more exact to compare with. A smaller difference is a tie.
 FLOAT32_NOISE = 1e-5
 
 
@@ -52,18 +52,19 @@ class Difference:
 @dataclass(frozen=True)
 class Agreement:
     num_tokens: int
-    #: Of mlx-lm's own scores.
+    #: The noise of mlx-lm's own scores.
     noise: float
     differences: tuple[Difference, ...]
 
     @property
     def is_good(self) -> bool:
-        """Whether all that differ are near-ties."""
+        """Whether all differences are near-ties."""
         return all(each.num_noises <= MAX_NOISES for each in self.differences)
 
 
 def agree(loaded: LoadedModel, peer: nn.Module, num_requests: int = 12, num_tokens: int = 24) -> Agreement:
-    """Prompts of different lengths, some with a beginning in common: chunks, decoding and copies have their turn."""
+    """Compare prompts of different lengths, some with a common beginning, so that chunks, decoding and copies all
+    occur."""
     rng = np.random.default_rng(0)
     vocab_size = min(loaded.config.vocab_size, 10_000)
     shared = rng.integers(0, vocab_size, 70).tolist()
@@ -73,7 +74,7 @@ def agree(loaded: LoadedModel, peer: nn.Module, num_requests: int = 12, num_toke
 
 
 def generate(loaded: LoadedModel, prompts: Sequence[list[int]], num_tokens: int) -> list[list[int]]:
-    """Tokens of each prompt, greedily. Raises RuntimeError if a request fails."""
+    """Return the greedy tokens of each prompt. Raise RuntimeError if a request fails."""
     num_blocks = sum(-(-(len(prompt) + num_tokens) // DEFAULT_BLOCK_SIZE) + 1 for prompt in prompts) + 2
     engine = LLMEngine(EngineConfig(num_blocks=num_blocks), loaded=loaded)
     params = SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
@@ -89,7 +90,7 @@ def generate(loaded: LoadedModel, prompts: Sequence[list[int]], num_tokens: int)
 
 
 def compare(peer: nn.Module, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]) -> Agreement:
-    """``outputs`` are ours, each the continuation of a prompt."""
+    """Compare ``outputs``, which are ours, each the continuation of a prompt."""
     rounded = [scores_of(peer, prompt, output) for prompt, output in zip(prompts, outputs)]
     with in_float32(peer):
         exact = [scores_of(peer, prompt, output) for prompt, output in zip(prompts, outputs)]
@@ -105,7 +106,7 @@ def compare(peer: nn.Module, prompts: Sequence[Sequence[int]], outputs: Sequence
 
 
 def scores_of(peer: nn.Module, prompt: Sequence[int], output: Sequence[int]) -> Scores:
-    """[len(output), vocab_size]: what mlx-lm thinks of every token in each place of the output."""
+    """Return mlx-lm's scores of every token at each position of the output, [len(output), vocab_size]."""
     logits = peer(mx.array([[*prompt, *output[:-1]]]))[0, len(prompt) - 1:]
     scores: Scores = np.array(logits.astype(mx.float32))
     return scores
@@ -113,7 +114,7 @@ def scores_of(peer: nn.Module, prompt: Sequence[int], output: Sequence[int]) -> 
 
 @contextlib.contextmanager
 def in_float32(model: nn.Module) -> Iterator[None]:
-    """The model's numbers as float32 while the block runs; packed weights stay packed."""
+    """Convert the model's numbers to float32 while the block runs; packed weights stay packed."""
     parameters = model.parameters()
     model.set_dtype(mx.float32)
     try:

@@ -1,4 +1,4 @@
-"""``mini-vllm bench gpu``: is it right, how long is a step, how much is a workload, beside mlx-lm and the memory."""
+"""``mini-vllm bench gpu``: correctness, the time of a step and of a workload, next to mlx-lm and the memory bound."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from mini_vllm.models.random_model import load_random
 from mini_vllm.terminal import fold
 
 QUICK_SHAPE = "qwen3-27m"
-#: Bytes a second that a GPU's memory gives, by its maker's data sheet.
+#: Memory bandwidth of a GPU in bytes per second, by its maker's data sheet.
 BANDWIDTHS = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA A100-SXM4-80GB": 2.04e12}
 
 
 def run_gpu_benchmark(arguments: argparse.Namespace) -> int:
-    """What cannot be is told before a model is made."""
+    """Run the command. Invalid options are reported before a model is created."""
     if not tuning.has_gpu() and not arguments.quick:
         raise ValueError("MLX computes on a CPU here, and this measures a GPU; --quick shows that it runs, on a small "
                          "model (mini-vllm bench throughput measures a CPU)")
@@ -72,7 +72,7 @@ def _measure(arguments: argparse.Namespace, results: Results) -> None:
 
 
 class _Saved(UserDict[str, object]):
-    """What is known so far, saved whenever there is more: a run takes many minutes, and may be ended."""
+    """The results so far, saved after each addition: a run takes many minutes, and may be stopped."""
 
     def __init__(self, results: Results, data: dict[str, object]) -> None:
         self._results = results
@@ -84,7 +84,7 @@ class _Saved(UserDict[str, object]):
 
 
 def _describe_kernels(loaded: LoadedModel) -> str:
-    """Whether they are used; making an engine's runner tries them."""
+    """Say whether the kernels are used. Choosing the runner's class tries them."""
     why_not = why_not_here()
     if why_not:
         return f"not used: {why_not}"

@@ -17,7 +17,7 @@ BITS, GROUP_SIZE = 4, 64
 
 
 def quantise(loaded: LoadedModel) -> tuple[LoadedModel, nn.Module]:
-    """Ours, and mlx-lm's. Needs mlx-lm."""
+    """Quantise a model. Return ours and mlx-lm's. This needs mlx-lm."""
     from mlx.utils import tree_flatten
     from mlx_lm.utils import load_model, quantize_model
     with tempfile.TemporaryDirectory() as name:

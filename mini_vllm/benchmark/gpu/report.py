@@ -1,4 +1,4 @@
-"""What is printed and saved."""
+"""The output of the benchmark, printed and saved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mini_vllm.benchmark.gpu.agreement import MAX_NOISES, Agreement
 from mini_vllm.benchmark.gpu.steps import StepTimes
 from mini_vllm.benchmark.gpu.workloads import WorkloadPair
 
-#: Differences that are shown.
+#: The number of differences that are shown.
 MAX_SHOWN = 5
 
 
@@ -24,7 +24,7 @@ def format_step(row: StepTimes) -> str:
 
 
 def format_workload(pair: WorkloadPair) -> str:
-    """With the time between two tokens of a request: the median, the worst, and how many times the median that is."""
+    """Format a workload with the time between two tokens of a request: the median, the worst, and their ratio."""
     between = pair.ours.between_tokens_s
     theirs = None if pair.peer is None else pair.peer.output_tokens_per_s
     return (f"{pair.ours.workload:<10} {pair.ours.output_tokens_per_s:>6.0f} {_or_dash(theirs, '.0f'):>7} "

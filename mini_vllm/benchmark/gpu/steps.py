@@ -1,4 +1,4 @@
-"""How long a decode step takes: requests whose contexts have some length already get a token each, again and again."""
+"""The duration of a decode step: requests with contexts of some length get one token each, again and again."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from mini_vllm.models.loader import LoadedModel
 from mini_vllm.request import SamplingParams
 
 CONTEXT, LONG_CONTEXT = 512, 4096
-#: Steps that are timed, after as many that are not; in a quick run; and the stretches they are timed in.
+#: Timed steps, after as many untimed ones; the same in a quick run; and the stretches they are timed in.
 NUM_STEPS, QUICK_STEPS, NUM_STRETCHES = 32, 4, 4
 
 
 @dataclass(frozen=True)
 class Stepper:
-    """What is timed: requests that all have their first token."""
+    """The requests that are timed: all of them have their first token."""
 
     num_requests: int
-    #: Returns to how many requests it gave a token.
+    #: Returns the number of requests that got a token.
     step: Callable[[], int]
-    #: Wait for the device: a step may have begun the next one.
+    #: Waits for the device: a step may have begun the next one.
     settle: Callable[[], None]
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Milliseconds a step. Raises ValueError if one is less than ``floor_ms``: then something else was measured."""
+    """Milliseconds per step. Raises ValueError if one is less than ``floor_ms``: then something else was measured."""
 
     num_requests: int
     context: int
     ours_ms: float
     peer_ms: float | None
-    #: Weights and keys and values that every step must read, over the bandwidth of the memory; None: it is not known.
+    #: The bytes of weights, keys and values that every step must read, divided by the memory bandwidth; None: unknown.
     floor_ms: float | None
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class StepTimes:
 
 
 def prompts(num_requests: int, vocab_size: int, context: int, num_steps: int) -> list[list[int]]:
-    """All different, and so long that the timed steps lie around ``context``."""
+    """Return different prompts, of a length that puts the timed steps around ``context``."""
     rng = np.random.default_rng(num_requests)
     ids = rng.integers(0, min(vocab_size, 10_000), (num_requests, context - num_steps - num_steps // 2))
     found: list[list[int]] = ids.tolist()
@@ -70,7 +70,7 @@ def prompts(num_requests: int, vocab_size: int, context: int, num_steps: int) ->
 
 def time_both(loaded: LoadedModel, peer: nn.Module | None, num_requests: int, context: int = CONTEXT,
               num_steps: int = NUM_STEPS) -> tuple[float, float | None]:
-    """Milliseconds a step of our engine, and of mlx-lm's BatchGenerator if there is one."""
+    """Measure milliseconds per step of our engine, and of mlx-lm's BatchGenerator if there is one."""
     all_prompts = prompts(num_requests, loaded.config.vocab_size, context, num_steps)
     steppers = [begin_ours(loaded, all_prompts, num_steps)]
     if peer is not None:
@@ -80,8 +80,10 @@ def time_both(loaded: LoadedModel, peer: nn.Module | None, num_requests: int, co
 
 
 def begin_ours(loaded: LoadedModel, all_prompts: list[list[int]], num_steps: int) -> Stepper:
-    """All prompts are computed and cached first. Otherwise the first requests would have to wait for the last prompt,
-    decoding meanwhile, and at long contexts be done before it is."""
+    """Start our engine, with all prompts computed and cached first.
+
+    Otherwise the first requests would decode while the last prompts are computed, and at long contexts end before that.
+    """
     num_requests, max_tokens = len(all_prompts), 4 * num_steps
     num_blocks = num_requests * -(-(len(all_prompts[0]) + max_tokens) // DEFAULT_BLOCK_SIZE) + 2
     engine = LLMEngine(EngineConfig(num_blocks=num_blocks, max_num_seqs=num_requests), loaded=loaded)
@@ -96,7 +98,10 @@ def begin_ours(loaded: LoadedModel, all_prompts: list[list[int]], num_steps: int
 
 
 def begin_peer(model: nn.Module, all_prompts: list[list[int]], num_steps: int) -> Stepper:
-    """Its first requests decode while the last prompts are computed: they may, the more tokens are allowed for it."""
+    """Start mlx-lm.
+
+    Its first requests decode while the last prompts are computed, so more tokens are allowed for that.
+    """
     num_requests = len(all_prompts)
     generator = make_generator(model, GREEDY, num_requests)
     generator.insert(all_prompts, [4 * num_steps + len(all_prompts[0])] * num_requests)
@@ -108,11 +113,12 @@ def begin_peer(model: nn.Module, all_prompts: list[list[int]], num_steps: int) -
 
 
 def time_in_turns(steppers: Sequence[Stepper], num_steps: int) -> list[float]:
-    """Of each the median of its stretches, in milliseconds a step: a step may begin the next, so one alone says little.
+    """Return the median of each stepper's stretches, in milliseconds per step.
 
-    They take turns, because a step is CPU time for the most part, and one second a CPU is half as fast again as the
-    next. So both are measured in the same seconds. The first step of a turn, which has nothing begun, is not counted.
-    Raises ValueError if a request got no token in a timed step.
+    A step may begin the next, so a single one says little. The steppers take turns, because a step is mostly CPU time,
+    and a CPU may be half as fast again from one second to the next: so both are measured in the same seconds. The first
+    step of a turn, for which nothing was begun, is not counted. Raise ValueError if a request got no token in a timed
+    step.
     """
     for stepper in steppers:
         for _ in range(num_steps):
@@ -132,7 +138,7 @@ def time_in_turns(steppers: Sequence[Stepper], num_steps: int) -> list[float]:
 
 
 def bytes_per_step(loaded: LoadedModel, num_requests: int, context: int = CONTEXT) -> int:
-    """What a step must read at least: every weight once, and the keys and values of every request."""
+    """Return the bytes that a step must read at least: every weight once, and the keys and values of every request."""
     config = loaded.config
     per_token = PagedKVCache.block_bytes(config.num_layers, config.num_kv_heads, 1, config.head_dim,
                                          loaded.model.model.norm.weight.dtype)

@@ -1,4 +1,4 @@
-"""``bench gpu`` as far as it goes without a GPU: what is compared with what, and what is told."""
+"""``bench gpu`` as far as possible without a GPU: what is compared with what, and what is reported."""
 
 import json
 from argparse import Namespace
@@ -26,12 +26,15 @@ def loaded(shallow):
 
 @pytest.fixture(scope="module")
 def peer(loaded):
-    """The same weights in mlx-lm."""
+    """Load the same weights in mlx-lm."""
     return load_peer(loaded)[0]
 
 
 class Peer(nn.Module):
-    """Scores tokens by the one before: token t likes t + 1 best, t + 2 a little less. In float32 a little else."""
+    """Scores tokens by the previous one: after t, t + 1 is best, t + 2 a little worse.
+
+    Float32 scores differ slightly.
+    """
 
     def __init__(self, gap=0.1, noise=0.01):
         super().__init__()
@@ -98,7 +101,7 @@ def test_prompts_are_different_and_of_one_length(num_requests):
 
 
 def test_both_are_timed_in_turns(monkeypatch):
-    """A stretch each, again and again. What one has begun is done when the other's turn comes."""
+    """Time alternating stretches. What one has begun is finished before the other's turn."""
     told, now_s = [], [0.0]
 
     def stepper(name, step_s):
@@ -135,7 +138,7 @@ def test_a_step_faster_than_the_memory_is_no_measurement(ours_ms, peer_ms):
 
 
 def test_every_request_decodes_however_long_the_prompts_take(loaded, peer, monkeypatch):
-    """Prompts take many more steps than are timed, so that the first would be done before the last begins."""
+    """Use prompts that take many more steps than are timed: the first request would end before the last begins."""
     monkeypatch.setattr(tuning, "max_num_batched_tokens", lambda: 32)
     prompts = steps.prompts(6, 100, 128, 4)
     for stepper in (steps.begin_ours(loaded, prompts, 4), steps.begin_peer(peer, prompts, 4)):
@@ -185,7 +188,8 @@ def test_what_is_known_is_saved_when_a_run_is_ended(tmp_path, monkeypatch):
 
 
 def test_no_pause_of_the_garbage_collector_is_measured(monkeypatch, loaded):
-    """With mlx-lm's libraries one takes hundreds of milliseconds; with what the engine of a warm-up leaves, tens."""
+    """Freeze objects: with mlx-lm's libraries a collection takes hundreds of milliseconds, with a warm-up's engine
+    tens."""
     told = []
     monkeypatch.setattr(workloads, "leave_what_is_there_alone", lambda: told.append("alone"))
     monkeypatch.setattr(workloads, "serve", lambda *arguments: told.append("serve") or (None, None))

@@ -1,4 +1,4 @@
-"""Whole workloads by us and by mlx-lm, with as many requests at once."""
+"""Whole workloads by us and by mlx-lm, with equally many requests at once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mini_vllm.fast.gc_freeze import leave_what_is_there_alone
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
 from mini_vllm.models.loader import LoadedModel
 
-#: As nano-vllm, whose workload nano-256 is, draws its tokens.
+#: How nano-vllm, which defines the workload nano-256, draws its tokens.
 DRAWING = Drawing(temperature=0.6)
 
 
 @dataclass(frozen=True)
 class WorkloadPair:
-    """What came of one workload."""
+    """The results of one workload."""
 
     ours: BenchmarkResult
     peer: BenchmarkResult | None
@@ -31,27 +31,29 @@ class WorkloadPair:
 
     @property
     def worst_gap(self) -> float:
-        """Our longest time between two tokens, over the median."""
+        """Our longest time between two tokens, divided by the median."""
         between = self.ours.between_tokens_s
         return between[100] / between[50]
 
 
 def sized(workload: Workload) -> Workload:
-    """With a seat for every request, and a pool that holds them all."""
+    """Return the workload with a seat for every request, and a pool that holds them all."""
     num_blocks = sum(-(-(len(item.prompt) + item.num_tokens + 1) // DEFAULT_BLOCK_SIZE) for item in workload.items)
     settings = Settings(num_blocks=int(num_blocks * 1.02) + 2, max_num_seqs=len(workload.items))
     return replace(workload, settings=settings)
 
 
 def shortened(workload: Workload) -> Workload:
-    """As little of it as shows that it runs."""
+    """Return as little of the workload as a smoke test needs."""
     items = [replace(item, prompt=item.prompt[:40], num_tokens=4) for item in workload.items[:4]]
     return replace(workload, items=items)
 
 
 def measure(name: str, loaded: LoadedModel, peer: nn.Module | None, is_quick: bool = False) -> WorkloadPair:
-    """Ours twice, the first time to warm up: shapes are compiled when they are first met. mlx-lm's the same. Both as in
-    a server, where the garbage collector goes neither through all that was imported nor through a warm-up's engine."""
+    """Measure our engine and mlx-lm, each after a warm-up: shapes are compiled when they first occur.
+
+    Both run as in a server: the garbage collector visits neither imported objects nor the engine of a warm-up.
+    """
     workload = make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
     workload = sized(shortened(workload) if is_quick else workload)
     for _ in range(2):
@@ -69,4 +71,4 @@ def measure(name: str, loaded: LoadedModel, peer: nn.Module | None, is_quick: bo
 
 
 def _nobody(num_finished: int, num_tokens: int) -> None:
-    """Whom it is told to."""
+    """Ignore the progress."""

@@ -1,4 +1,4 @@
-"""What an answer was worth to whoever waited for it, and what all of them were."""
+"""The quality of an answer for its caller, and of all answers of a run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from mini_vllm.benchmark.results import percentiles
 from mini_vllm.benchmark.serving.client import Received
 
-#: A good answer: its first token within this time, and then a token in this time, on average.
+#: A good answer: its first token within the first time, and then on average a token within the second.
 MAX_FIRST_TOKEN_S, MAX_TOKEN_S = 1.0, 0.150
-#: The part of the answers that must be good.
+#: The fraction of the answers that must be good.
 GOOD_SHARE = 0.9
-#: A run is only bad if the host of a virtual machine took no more than this part of it.
+#: A run counts as bad only if the host of a virtual machine took no more than this fraction of it.
 MAX_STOLEN = 0.1
-#: The server writes an event at once; none is cut by the framing of a chunked body.
+#: The server writes an event at once; the framing of a chunked body never splits one.
 EVENT = re.compile(rb"data: (\{[^\n]*\})\r?\n\r?\n")
 
 
@@ -30,12 +30,12 @@ class Answer:
     priority: str
     #: When it was due, by the clock of the client.
     due_s: float
-    #: What was wrong; empty if it is whole.
+    #: What was wrong; empty if the answer is complete.
     failure: str
     text: str = ""
     num_tokens: int = 0
     num_cached_tokens: int = 0
-    #: When text came, each time.
+    #: The times at which text arrived.
     text_times_s: tuple[float, ...] = ()
 
     @property
@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def token_s(self) -> float:
-        """The mean time from token to token."""
+        """The mean time between tokens."""
         return (self.text_times_s[-1] - self.text_times_s[0]) / max(self.num_tokens - 1, 1)
 
     @property
@@ -61,7 +61,7 @@ class Answer:
 
 
 def read_answer(received: Received) -> Answer:
-    """Read the events of an answer. One that is not whole, or no stream, is a failure that says why."""
+    """Parse the events of an answer. An answer that is incomplete or not a stream becomes a failure with the reason."""
     call, raw = received.call, b"".join(data for _, data in received.pieces)
     ends = list(accumulate(len(data) for _, data in received.pieces))
     texts, times = [], []
@@ -86,19 +86,19 @@ def read_answer(received: Received) -> Answer:
 
 @dataclass(frozen=True)
 class Load:
-    """What became of the calls of one run."""
+    """The results of the calls of one run."""
 
     rate: float
-    #: Of all that were sent, or were to be sent: a run that is lost is ended early.
+    #: Of all calls that were due: a run that is lost ends early.
     num_calls: int
     answers: Sequence[Answer]
     seconds: float
     #: Cores that the client and the server kept busy.
     client_cores: float = 0.0
     server_cores: float = 0.0
-    #: The longest that a call was sent after it was due.
+    #: The longest delay between the due time of a call and its sending.
     max_late_s: float = 0.0
-    #: The part of the machine that its host gave to others meanwhile.
+    #: The fraction of the machine that its host gave to others meanwhile.
     stolen_share: float = 0.0
 
     @property
@@ -115,7 +115,7 @@ class Load:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether it was bad while the server did not have the machine. What was good all the same counts."""
+        """Whether the run was bad while the server did not have the whole machine. A good run always counts."""
         return not self.is_good and self.stolen_share > MAX_STOLEN
 
     @property
@@ -123,7 +123,8 @@ class Load:
         return sum(answer.num_tokens for answer in self.whole) / self.seconds
 
     def percentiles(self) -> dict[str, dict[int, float]]:
-        """Of first token, time a token and end to end, in seconds; nothing if there is no whole answer."""
+        """Return percentiles of first token, time per token and end to end, in seconds; empty without a complete
+        answer."""
         whole = self.whole
         if not whole:
             return {}

@@ -22,15 +22,15 @@ from mini_vllm.benchmark.serving.goodput import Goodput, GoodputSearch
 from mini_vllm.benchmark.serving.servers import Server
 from mini_vllm.benchmark.serving.traffic import Call, Traffic, Words
 
-#: A run has the requests of this many seconds, but at least so many.
+#: A run has the requests of this many seconds, but at least this many requests.
 RUN_S, MIN_CALLS = 20.0, 40
-#: After a run that was broken off, a server is idle again when it answers one token within this time.
+#: After a run that was cancelled, a server is idle again when it answers one token within this time.
 IDLE_S, MAX_SETTLE_S = 0.5, 120.0
-#: A virtual machine's time is looked at for so long, until the host leaves it alone; a search waits and repeats so
-#: long in all, and then takes what it gets.
+#: A virtual machine's time is checked for this long, until the host leaves it alone. A search waits and repeats for
+#: this long in total, and then accepts the result.
 QUIET_S, MAX_DISTURBED_S = 2.0, 900.0
 
-#: Told of every run of a search: arm and load.
+#: Called for every run of a search with arm and load.
 OnLoad = Callable[[str, Load], None]
 
 
@@ -39,7 +39,7 @@ class Arms:
 
     def __init__(self, servers: Sequence[Server], words: Sequence[str], watch: NoiseWatch | None = None,
                  num_calls: int | None = None) -> None:
-        """``num_calls``: of a run; None: as many as come in RUN_S."""
+        """Create the arms. ``num_calls`` is the number of requests per run; None: as many as arrive in RUN_S."""
         self.servers, self._words, self._num_calls = servers, words, num_calls
         self._watch = watch or self._new_watch()
         self._patience_s = MAX_DISTURBED_S
@@ -48,7 +48,7 @@ class Arms:
         return NoiseWatch(read=self._read_cpu)
 
     def _read_cpu(self) -> CpuReading:
-        """What the servers take is our own."""
+        """Read the CPU clocks, counting the servers' time as our own."""
         reading = read_cpu()
         return replace(reading, own_s=reading.own_s + sum(server.cpu_s() or 0.0 for server in self.servers))
 
@@ -61,7 +61,7 @@ class Arms:
     # ---- one run
 
     def run(self, server: Server, calls: Sequence[Call], rate: float, may_be_lost: bool = False) -> Load:
-        """Send ``calls`` to a server. If it ``may_be_lost``, the run is broken off once it cannot be good any more."""
+        """Send ``calls`` to a server. If it ``may_be_lost``, the run is cancelled once it can no longer be good."""
         lost, watch, before = _Lost(len(calls)) if may_be_lost else None, self._new_watch(), read_cpu()
         with watch.over(server.name):
             start_s, client_s, server_s = time.perf_counter(), time.process_time(), server.cpu_s() or 0.0
@@ -77,7 +77,7 @@ class Arms:
         return load
 
     def settle(self, server: Server) -> None:
-        """Wait until a server has nothing to do. Raises ValueError if it does not come to that."""
+        """Wait until a server is idle. Raise ValueError if it does not become idle."""
         for _ in range(int(MAX_SETTLE_S / IDLE_S)):
             start_s = time.perf_counter()
             answer = read_answer(asyncio.run(server.client.send(Call(0.0, " a", 1, 1))))
@@ -89,18 +89,18 @@ class Arms:
     # ---- what is measured
 
     def warm_up(self, traffic: Traffic) -> None:
-        """A few requests, so that the model is loaded, and what is shared has been seen."""
+        """Send a few requests, so that the model is loaded and shared prefixes are cached."""
         for server in self.servers:
             for _ in range(2):
                 asyncio.run(server.client.send_all(traffic.calls(self.words("warm up"), 4, 100.0)))
             self.settle(server)
 
     def at_rate(self, traffic: Traffic, rate: float, seed: str = "stated") -> dict[str, Load]:
-        """The same requests at the same times to each server in turn."""
+        """Send the same requests at the same times to each server in turn."""
         return {server.name: self.run(server, self._calls(traffic, rate, seed), rate) for server in self.servers}
 
     def goodputs(self, traffic: Traffic, first_rate: float, on_load: OnLoad) -> dict[str, Goodput]:
-        """The goodput of each server. Their searches take turns, so that a slow minute hits both."""
+        """Return the goodput of each server. Their searches take turns, so that a slow minute affects both."""
         searches = {server.name: GoodputSearch(first_rate) for server in self.servers}
         found = dict.fromkeys(searches, Goodput())
         while any(search.next_rate is not None for search in searches.values()):
@@ -116,7 +116,7 @@ class Arms:
         return found
 
     def _undisturbed(self, server: Server, calls: Sequence[Call], rate: float, on_load: OnLoad) -> Load:
-        """A run that says something, if there is one within our patience."""
+        """Run until a result is conclusive, within the limit of our patience."""
         while True:
             start_s = time.perf_counter()
             self._wait_for_quiet()
@@ -127,7 +127,10 @@ class Arms:
             self._patience_s -= time.perf_counter() - start_s
 
     def _wait_for_quiet(self) -> None:
-        """Until the host leaves this machine alone. Asking costs time of a core: only who wants one can be robbed."""
+        """Wait until the host leaves this machine alone.
+
+        The check keeps a core busy: only a wanted core can be taken away.
+        """
         while self._patience_s > 0:
             before = read_cpu()
             while time.perf_counter() < before.at_s + QUIET_S:
@@ -137,13 +140,13 @@ class Arms:
             self._patience_s -= QUIET_S
 
     def _calls(self, traffic: Traffic, rate: float, seed: str) -> list[Call]:
-        """Texts that no earlier run had, but for what they share: of one seed and rate, always the same."""
+        """Return calls with texts that no earlier run had, except for shared parts. Seed and rate determine them."""
         num_calls = self._num_calls or max(MIN_CALLS, round(rate * RUN_S))
         return traffic.calls(self.words(f"{traffic.name} {rate:.3f} {seed}"), num_calls, rate)
 
 
 class _Lost:
-    """Whether too many answers are bad already, of those that came and those that should have come."""
+    """Checks whether too many answers are already bad, among those that arrived and those that are overdue."""
 
     def __init__(self, num_calls: int) -> None:
         self._max_bad = num_calls * (1 - GOOD_SHARE)
@@ -162,7 +165,7 @@ class _Lost:
 
 
 def num_different(loads: Mapping[str, Load]) -> int:
-    """How many answers of the others say something else than ours. mlx-lm leaves out the space before a first word."""
+    """Count the answers of the other servers that differ from ours. mlx-lm omits the space before a first word."""
     first, *others = loads.values()
     return sum(mine.text.lstrip() != theirs.text.lstrip() for other in others
                for mine, theirs in zip(first.answers, other.answers) if not mine.failure and not theirs.failure)

@@ -1,7 +1,7 @@
-"""A client for many answers at once, as cheap as can be: it shares the machine with the server that it measures.
+"""A client for many answers at once, as cheap as possible: it shares the machine with the server that it measures.
 
-It speaks HTTP/1.1 over plain sockets of an event loop. While answers come it only notes when each piece arrived; what
-they say is read afterwards.
+It speaks HTTP/1.1 over plain sockets of an event loop. While answers arrive it only records the time of each piece; the
+content is parsed afterwards.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from dataclasses import dataclass, field
 
 from mini_vllm.benchmark.serving.traffic import Call
 
-#: An answer that takes longer counts as none.
+#: An answer that takes longer counts as missing.
 MAX_ANSWER_S = 300.0
 
 
 @dataclass
 class Received:
-    """What came back for one call, as it came."""
+    """The data received for one call, unparsed."""
 
     call: Call
-    #: When it was to be sent, and when it was.
+    #: When it was due to be sent, and when it was sent.
     due_s: float
     sent_s: float
-    #: (when, bytes)
+    #: (time, bytes)
     pieces: list[tuple[float, bytes]] = field(default_factory=list)
-    #: The connection was closed by the server, as it does after an answer.
+    #: The server closed the connection, as it does after an answer.
     is_closed: bool = False
 
 
@@ -66,8 +66,10 @@ class Client:
         return head.encode() + body
 
     async def send(self, call: Call, due_s: float | None = None, into: list[Received] | None = None) -> Received:
-        """Send one call and wait for the end of its answer, which is put ``into`` a list as soon as it is sent.
-        Cancelled, it closes the connection."""
+        """Send one call and wait for the end of its answer, which is added to ``into`` as soon as the call is sent.
+
+        If it is cancelled, it closes the connection.
+        """
         loop = asyncio.get_running_loop()
         now_s = time.perf_counter()
         received = Received(call, now_s if due_s is None else due_s, now_s)
@@ -81,7 +83,7 @@ class Client:
                                                         self.port)
             await asyncio.wait_for(done, MAX_ANSWER_S)
         except (OSError, asyncio.TimeoutError):
-            pass  # the answer is not whole; that is seen when it is read
+            pass  # the answer is incomplete; that is noticed when it is parsed
         finally:
             if transport is not None:
                 transport.abort()
@@ -89,9 +91,9 @@ class Client:
 
     async def send_all(self, calls: Sequence[Call], is_lost: Callable[[Sequence[Received]], bool] | None = None
                        ) -> list[Received]:
-        """Send each call when it is due, whether the others are answered or not, and wait for all answers.
+        """Send each call when it is due, whether or not the others are answered, and wait for all answers.
 
-        ``is_lost`` is asked a few times a second; if it says so, what is under way is broken off.
+        ``is_lost`` is called a few times per second; if it returns True, the remaining calls are cancelled.
         """
         start_s = time.perf_counter()
         received: list[Received] = []

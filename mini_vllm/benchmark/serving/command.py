@@ -22,13 +22,13 @@ from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.terminal import fold
 
-#: The rates of the tables, if none is given; the first is where the searches begin.
+#: The default rates of the tables; the searches begin at the first.
 DEFAULT_RATES = [4.0, 8.0]
 QUICK_CALLS = 6
 
 
 def run_serve_benchmark(arguments: argparse.Namespace) -> int:
-    """What cannot be is told before a server is started."""
+    """Run the command. Invalid options are reported before a server is started."""
     check_installed("serve", "the server")
     rates, parts = _check(arguments)
     with Results(arguments) as results:
@@ -75,7 +75,7 @@ def _num_calls(arguments: argparse.Namespace) -> int | None:
 
 
 def _start(arguments: argparse.Namespace, loaded: LoadedModel, running: ExitStack) -> list[Server]:
-    """Ours, and mlx-lm's if it is wanted and there."""
+    """Start our server, and mlx-lm's if it is wanted and installed."""
     servers = [running.enter_context(our_server(str(arguments.model)))]
     if wants_peer(arguments) and not has_peer():
         print(without_peer(), file=sys.stderr)

@@ -1,29 +1,31 @@
-"""The highest rate that a server keeps up with, looked for on a ladder of rates, each a tenth above the last."""
+"""The highest rate that a server keeps up with, searched on a ladder of rates, each a tenth above the last."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: From one rung of the ladder to the next. A search ends when one is good and the next is not.
+#: The ratio of one rung of the ladder to the one below. A search ends when one is good and the next is not.
 STEP = 1.1
-#: Rungs that are jumped over until both a good and a bad rate are known: about a factor of two.
+#: Rungs per jump until both a good and a bad rate are known: about a factor of two.
 JUMP = 7
-#: A rate is given up after this many bad runs: one may be the machine's fault.
+#: A rate is given up after this many bad runs: a single one may be the machine's fault.
 MAX_BAD_RUNS = 2
 LOWEST, HIGHEST = -60, 80
 
 
 @dataclass(frozen=True)
 class Goodput:
-    """The highest good rate, and the tokens that were put out at it; 0 if none was good."""
+    """The highest good rate, and the tokens generated at it; 0 if none was good."""
 
     requests_per_s: float = 0.0
     tokens_per_s: float = 0.0
 
 
 class GoodputSearch:
-    """Says which rate to try next, and is told what came of it. Between two tries anything may happen, so that two
-    searches can take turns."""
+    """Chooses the next rate to try, and takes its result.
+
+    Between two tries anything may happen, so two searches can take turns.
+    """
 
     def __init__(self, first_rate: float) -> None:
         if not first_rate > 0:
@@ -40,12 +42,12 @@ class GoodputSearch:
 
     @property
     def next_rate(self) -> float | None:
-        """None when the search has ended."""
+        """The next rate to try; None when the search has ended."""
         return None if self._rung is None else self._rate(self._rung)
 
     @property
     def num_runs_here(self) -> int:
-        """How often the next rate was tried already."""
+        """The number of times the next rate has been tried."""
         return self._num_bad.get(self._rung, 0) if self._rung is not None else 0
 
     @property
@@ -54,7 +56,7 @@ class GoodputSearch:
         return 0.0 if self._best is None else self._rate(self._best)
 
     def note(self, is_good: bool) -> None:
-        """What came of the next rate."""
+        """Record the result of the next rate."""
         if self._rung is None:
             raise RuntimeError("the search has ended")
         rung = self._rung

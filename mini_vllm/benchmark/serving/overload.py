@@ -1,7 +1,8 @@
-"""High priority among low ones: how long its first token takes when the server is idle, and when it has too much to do.
+"""High priority among low: the time to the first token when the server is idle, and when it is overloaded.
 
 The promise: under overload, p90 of the time to the first token of high requests is at most what it is without load,
-plus two steps under load. One is the step that runs when the request comes; the other, what its own takes longer.
+plus two steps under load. One is the step that runs when the request arrives; the other is the extra time of its own
+step.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from mini_vllm.benchmark.serving.servers import Server
 from mini_vllm.benchmark.serving.traffic import TRAFFICS, Call, Traffic, Words
 from mini_vllm.engine_config import EngineConfig
 
-#: Of fewer high requests, p90 says nothing.
+#: With fewer high requests, p90 says nothing.
 MIN_TO_TELL = 10
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many requests, and when they come."""
+    """The numbers of requests, and their arrival times."""
 
     num_high: int = 30
     high_rate: float = 2.0
-    #: They come from then on: the low ones have taken their seats.
+    #: High requests arrive from then on: the low ones have taken their seats.
     high_after_s: float = 3.0
-    #: Without load, one high request comes after the other in this time.
+    #: Without load, the high requests arrive one after the other at this interval.
     alone_s: float = 1.0
-    #: Low ones of this kind come faster than they can be served.
+    #: Low requests of this kind arrive faster than they can be served.
     traffic: str = "mixed"
     num_low: int = 200
     low_rate: float = 12.0
-    #: Low ones with long outputs come all at once.
+    #: Low requests with long outputs arrive all at once.
     num_long: int = 96
     long_tokens: int = 512
 
@@ -46,12 +47,12 @@ QUICK = Sizes(num_high=3, high_rate=10.0, high_after_s=0.2, alone_s=0.1, traffic
 
 @dataclass(frozen=True)
 class Overload:
-    """What one kind of overload did."""
+    """The results of one kind of overload."""
 
     about: str
     unloaded_s: dict[int, float]
     loaded_s: dict[int, float]
-    #: The median time between two tokens of a low request, while high ones came; None if none was answered then.
+    #: The median time between two tokens of a low request while high ones arrived; None if none was answered then.
     step_s: float | None
     num_high: int
     num_low: int
@@ -65,7 +66,7 @@ class Overload:
 
     @property
     def holds(self) -> bool | None:
-        """None if there is nothing to tell it by."""
+        """Whether the promise holds; None if there is no data to tell."""
         if self.bound_s is None or self.num_high < MIN_TO_TELL:
             return None
         return self.loaded_s[90] <= self.bound_s
@@ -81,7 +82,7 @@ HIGH = Traffic("high", "prompts of 32–128 tokens, outputs of 16",
 
 
 def measure_overload(arms: Arms, server: Server, sizes: Sizes) -> list[Overload]:
-    """Two kinds: mixed requests faster than they can be served, and long ones that hold every seat."""
+    """Measure two kinds: mixed requests faster than they can be served, and long ones that hold every seat."""
     traffic = TRAFFICS[sizes.traffic]
     mixed = [replace(call, priority="low")
              for call in traffic.calls(arms.words("low"), sizes.num_low, sizes.low_rate)]
@@ -108,7 +109,10 @@ def _high_calls(words: Words, sizes: Sizes) -> list[Call]:
 
 
 def summarise(about: str, unloaded_s: Sequence[float], answers: Sequence[Answer]) -> Overload:
-    """From first token times without load, and all answers under load. Raises ValueError if no high one is whole."""
+    """Compute the results from first-token times without load and all answers under load.
+
+    Raise ValueError if no answer to a high request is complete.
+    """
     high = [answer for answer in answers if answer.priority == "high" and not answer.failure]
     low = [answer for answer in answers if answer.priority == "low"]
     if not high or not unloaded_s:

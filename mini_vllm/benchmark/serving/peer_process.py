@@ -1,4 +1,4 @@
-"""``python -m mini_vllm.benchmark.serving.peer_process``: mlx-lm's server, in a process with the BLAS that ours has."""
+"""``python -m mini_vllm.benchmark.serving.peer_process``: mlx-lm's server, in a process with the same BLAS as ours."""
 
 from __future__ import annotations
 

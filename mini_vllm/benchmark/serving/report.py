@@ -1,4 +1,4 @@
-"""What is printed and saved. Tables fit into 60 columns."""
+"""The output of the benchmark, printed and saved. Tables fit into 60 columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GOODPUT = (f"Goodput: the highest rate at which {GOOD_SHARE:.0%} of the answers 
 
 
 def format_loads(loads: Mapping[str, Load]) -> str:
-    """The servers at one rate, a line each: times, and what was done."""
+    """Format the servers at one rate, one line each: times, and throughput."""
     lines = [f"{'':<10} {'first token, s':>15} {'a token, ms':>15} {'end to end, s':>15}",
              f"{'':<10} " + " ".join("".join(f"{f'p{p}':>5}" for p in SHOWN) for _ in range(3))]
     for name, load in loads.items():
@@ -38,14 +38,14 @@ def format_loads(loads: Mapping[str, Load]) -> str:
 
 
 def _short(number: float) -> str:
-    """In at most four characters."""
+    """Format a number in at most four characters."""
     if isinstance(number, int) or number >= 100:
         return f"{number:.0f}"
     return f"{number:.2f}" if number < 10 else f"{number:.1f}"
 
 
 def format_try(name: str, load: Load) -> str:
-    """One run of a search."""
+    """Format one run of a search."""
     told = "" if load.is_good else ", too few"
     if load.says_nothing:
         told = f"; the host took {load.stolen_share:.0%}"
@@ -53,7 +53,8 @@ def format_try(name: str, load: Load) -> str:
 
 
 def format_goodputs(goodputs: Mapping[str, Goodput], noise: Noise) -> str:
-    """The goodput of each, and how many times that of the others ours is; with a mark if it is not to be trusted."""
+    """Format the goodput of each server, and the ratios of ours to the others; with a mark if they cannot be
+    trusted."""
     lines = [f"{name:<10} {goodput.requests_per_s:>6.2f} requests a second, {goodput.tokens_per_s:.0f} tokens/s"
              for name, goodput in goodputs.items()]
     mark = f" {MARK}" if noise.is_loud else ""
@@ -62,14 +63,14 @@ def format_goodputs(goodputs: Mapping[str, Goodput], noise: Noise) -> str:
 
 
 def ratios(goodputs: Mapping[str, Goodput]) -> dict[str, float]:
-    """How many times the goodput of each other server ours is; without those that have none."""
+    """Return the ratio of our goodput to that of each other server, except those that have none."""
     ours = goodputs.get(BATCHED, Goodput()).requests_per_s
     return {name: ours / goodput.requests_per_s for name, goodput in goodputs.items()
             if name != BATCHED and goodput.requests_per_s}
 
 
 def format_overload(overload: Overload) -> str:
-    """Whether high priority is served as if there were no low one."""
+    """Say whether high priority is served as if there were no low one."""
     told = {True: "it holds", False: "IT DOES NOT HOLD", None: "too few to tell"}[overload.holds]
     lines = [overload.about,
              f"high, unloaded: first token p90 {_ms(overload.unloaded_s[90])}",

@@ -1,4 +1,4 @@
-"""The servers that are measured: each a process of its own, on a port of loopback."""
+"""The measured servers: each a process of its own, on a loopback port."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mini_vllm.models.export import export_folder
 from mini_vllm.models.loader import LoadedModel
 
 START_S = 120.0
-#: What mlx-lm's server is started with. By default it decodes 32 requests at once, where ours has 64 seats, and keeps
-#: 10 caches, so that a prefix may be lost. It reads 8 prompts together, as it does by default: with 1, mixed traffic
-#: went better in one run and shared traffic no better. Logging a line for each prompt would cost it time.
+#: The options of mlx-lm's server. By default it decodes 32 requests at once, where ours has 64 seats, and keeps 10
+#: caches, so that a prefix may be lost. It reads 8 prompts together, its default: with 1, mixed traffic was better in
+#: one run and shared traffic no better. Logging a line for each prompt would cost it time.
 PEER_OPTIONS = ("--decode-concurrency", "64", "--prompt-concurrency", "8", "--prompt-cache-size", "64",
                 "--log-level", "ERROR")
 #: No token has this id, so no text ends before its length.
@@ -34,16 +34,16 @@ NO_TOKEN = 1_000_000
 
 @dataclass(frozen=True)
 class Server:
-    """A server that runs."""
+    """A running server."""
 
     name: str
     client: Client
     process_id: int
-    #: How it was started, without the paths.
+    #: Its options, without the paths.
     options: tuple[str, ...]
 
     def cpu_s(self) -> float | None:
-        """CPU time that it has used so far; None where the system does not say."""
+        """Return the CPU time that it has used so far; None if the system does not tell."""
         try:
             fields = Path(f"/proc/{self.process_id}/stat").read_text().rpartition(")")[2].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -53,7 +53,7 @@ class Server:
 
 @contextmanager
 def our_server(model: str, options: Sequence[str] = ()) -> Iterator[Server]:
-    """``mini-vllm serve``."""
+    """Run ``mini-vllm serve``."""
     command = ["-m", "mini_vllm", "serve", "--model", model, *options]
     with _running(BATCHED, command, "/health", model, tuple(options)) as server:
         yield server
@@ -61,7 +61,7 @@ def our_server(model: str, options: Sequence[str] = ()) -> Iterator[Server]:
 
 @contextmanager
 def peer_server(loaded: LoadedModel, options: Sequence[str] = PEER_OPTIONS) -> Iterator[Server]:
-    """mlx-lm's server, with the weights as our engine has them: in float32 where the device is a CPU."""
+    """Run mlx-lm's server, with the weights as our engine has them: in float32 on a CPU."""
     with tempfile.TemporaryDirectory() as folder:
         write_peer_folder(loaded, Path(folder))
         command = ["-m", "mini_vllm.benchmark.serving.peer_process", "--model", folder, *options]
@@ -70,9 +70,9 @@ def peer_server(loaded: LoadedModel, options: Sequence[str] = PEER_OPTIONS) -> I
 
 
 def write_peer_folder(loaded: LoadedModel, folder: Path) -> None:
-    """Weights, config and tokenizer; without an end of text, as ``ignore_eos`` is not known there.
+    """Write weights, config and tokenizer, without an end of text, because mlx-lm does not know ``ignore_eos``.
 
-    Raises ValueError if the tokenizer is not in files that mlx-lm reads, as in a .gguf.
+    Raise ValueError if the tokenizer is not in files that mlx-lm reads, as in a .gguf.
     """
     source = Path(loaded.path)
     if not (source / "tokenizer.json").is_file():
@@ -86,8 +86,10 @@ def write_peer_folder(loaded: LoadedModel, folder: Path) -> None:
 
 @contextmanager
 def _running(name: str, command: Sequence[str], health: str, model: str, options: tuple[str, ...]) -> Iterator[Server]:
-    """Start a process, wait until it answers, and end it afterwards. Raises ValueError, with what it said, if it does
-    not come up."""
+    """Start a process, wait until it answers, and end it afterwards.
+
+    Raise ValueError, with its output, if it does not start.
+    """
     port = _free_port()
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen([sys.executable, *command, "--port", str(port)], stdout=log, stderr=log)
@@ -108,7 +110,7 @@ def _running(name: str, command: Sequence[str], health: str, model: str, options
 
 
 class _NotUp(Exception):
-    """A server did not come up."""
+    """A server did not start."""
 
 
 def _wait_until_up(process: subprocess.Popen[bytes], url: str, name: str) -> None:

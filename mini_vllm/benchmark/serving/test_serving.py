@@ -1,4 +1,4 @@
-"""The statistics of a served load, the search for goodput, traffic and client; and a quick run of all of it."""
+"""The statistics of a served load, the search for goodput, traffic and client; and a quick run of everything."""
 
 import asyncio
 import json
@@ -128,7 +128,7 @@ def test_a_run_is_lost_when_more_than_a_tenth_is_bad_for_sure(monkeypatch):
 
 
 def search(capacity, first_rate=4.0, noise=0.0, seed=0):
-    """A server that is good up to its capacity; with ``noise``, a run may be bad although it should not be."""
+    """Search for the goodput of a server that is good up to its capacity; with ``noise``, a good run may appear bad."""
     found, rng, tries = GoodputSearch(first_rate), random.Random(seed), []
     while (rate := found.next_rate) is not None:
         tries.append(rate)
@@ -160,7 +160,10 @@ def test_a_server_that_is_never_good_or_always_ends_the_search():
 
 
 def test_a_queue_of_one_has_the_goodput_that_its_service_time_allows():
-    """A made-up server: one at a time, 0.1 s each. Late is who waits for more than a second."""
+    """Simulate a server that takes one request at a time, 0.1 s each.
+
+    A request that waits for more than a second is late.
+    """
     def run(rate):
         calls, free_s, answers = TRAFFICS["short"].calls(Words(WORDS, f"{rate}"), 300, rate), 0.0, []
         for call in calls:
@@ -175,7 +178,7 @@ def test_a_queue_of_one_has_the_goodput_that_its_service_time_allows():
 
 
 def test_a_bad_run_counts_only_if_the_host_left_the_machine_alone(monkeypatch):
-    """Three runs that were bad because the host took half of the machine are repeated; so is no good one."""
+    """Repeat three bad runs in which the host took half of the machine; no good run is repeated."""
     arms = Arms([SimpleNamespace(name="mini_vllm")], WORDS, num_calls=4)
     stolen, told, seeds = iter([0.5, 0.5, 0.5]), [], []
 
@@ -216,7 +219,7 @@ def test_the_promise_is_checked_on_p90_and_the_step_is_the_median_gap_of_low_one
         overload.summarise("made up", [0.05], low)
 
 
-# ---- what is printed
+# ---- the output
 
 
 def test_tables_fit_into_60_columns_and_say_what_failed():
@@ -229,11 +232,11 @@ def test_tables_fit_into_60_columns_and_say_what_failed():
     assert report.ratios({"mini_vllm": Goodput(6.0), "mlx-lm": Goodput()}) == {}
 
 
-# ---- the client, and all of it
+# ---- the client, and everything together
 
 
 class EchoServer:
-    """Answers every request with its own model name, in two pieces; one whose prompt says so, never."""
+    """Answers every request with its model name, in two pieces; a request whose prompt says so is never answered."""
 
     async def handle(self, reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,7 @@
-"""What comes when: requests with prompts of known length, at the times of a Poisson process. A seed decides it all."""
+"""The arrival of requests: prompts of known length, at the times of a Poisson process.
+
+Everything follows from a seed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from functools import partial
 
 from mini_vllm.models.tokenizer import Tokenizer
 
-#: Prompts are put together from this many words, each a token by itself.
+#: Prompts are composed of this many words, each a single token.
 MAX_WORDS = 1000
 
 
@@ -17,26 +20,28 @@ MAX_WORDS = 1000
 class Call:
     """One request to a server."""
 
-    #: Seconds after the first moment. It is sent then, whatever became of the others.
+    #: Seconds after the start. It is sent then, whatever happens to the others.
     at_s: float
     prompt: str
     num_prompt_tokens: int
     max_tokens: int
-    #: Only ours knows of it.
+    #: Only our server knows this field.
     priority: str = "normal"
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests of one kind. ``draw`` gives a prompt and the number of tokens to put out."""
+    """Requests of one kind. ``draw`` returns a prompt and the number of tokens to generate."""
 
     name: str
     about: str
     draw: Callable[[Words], tuple[str, int, int]]
 
     def calls(self, words: Words, num_calls: int, rate: float) -> list[Call]:
-        """``num_calls`` requests, at ``rate`` a second on average. At another rate the same ones come, in the same
-        order, only closer together or further apart."""
+        """Return ``num_calls`` requests, at ``rate`` per second on average.
+
+        At another rate the requests and their order are the same, only closer together or further apart.
+        """
         at_s, calls = 0.0, []
         for _ in range(num_calls):
             at_s += words.rng.expovariate(1.0)
@@ -45,7 +50,7 @@ class Traffic:
 
 
 class Words:
-    """Words that are one token each, also side by side, so that the length of a prompt is known."""
+    """Words that are one token each, even next to each other, so that the length of a prompt is known."""
 
     def __init__(self, words: Sequence[str], seed: str) -> None:
         self.words, self.rng, self.seed = words, random.Random(seed), seed
@@ -59,7 +64,7 @@ class Words:
 
 
 def single_token_words(tokenizer: Tokenizer) -> list[str]:
-    """Words of letters with a space before them, which stay one token when others stand beside them."""
+    """Return words of letters with a leading space that stay one token next to others."""
     found: list[str] = []
     for token_id in range(tokenizer.vocab_size):
         text = tokenizer.decode([token_id])
@@ -76,7 +81,10 @@ def _mixed(words: Words) -> tuple[str, int, int]:
 
 
 def _shared(words: Words, num_shared: int) -> tuple[str, int, int]:
-    """The prefix is the same in every run, so that a server which keeps it has it from the second request on."""
+    """Draw a request with a shared prefix.
+
+    It is the same in every run, so a server can reuse it from the second request on.
+    """
     prefix = "".join(random.Random("the prefix").choices(words.words, k=num_shared))
     num_own = words.rng.randint(16, 96)
     return prefix + words.text(num_own), num_shared + num_own, words.rng.randint(16, 64)

@@ -1,4 +1,4 @@
-"""What a layer adds to its input, and the norm of the sum: two operations of every half of a layer in one."""
+"""The sum of a layer's input and its output, and the norm of the sum: two operations per half layer in one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from mini_vllm.backend import mx
 from mini_vllm.gpu.kernels.kernel import WARP, Kernel, bits_of
 
 ADD_NORM = Kernel("add_norm", ("x", "added", "weight"), ("total", "normed"))
-#: Of a thread block, which has one token. A thread takes eight numbers at once, in one pass or several.
+#: Warps of a thread block, which handles one token. A thread takes eight numbers at once, in one or several passes.
 WARPS = 4
 
 
 def add_norm(x: mx.array, added: mx.array, weight: mx.array, eps: float) -> tuple[mx.array, mx.array]:
-    """``x + added`` [num_tokens, hidden_size], and its RMS norm; ``hidden_size`` is a multiple of 8. ``added`` may be
-    in parts, [num_parts, num_tokens, hidden_size]."""
+    """Return ``x + added`` [num_tokens, hidden_size] and its RMS norm; ``hidden_size`` is a multiple of 8.
+
+    ``added`` may be in parts, [num_parts, num_tokens, hidden_size].
+    """
     num_tokens, hidden_size = x.shape
     parameters = {"T": x.dtype, "ADDED": added.dtype, "PARTS": added.shape[0] if added.ndim == 3 else 1,
                   "PASSES": -(-hidden_size // (WARPS * WARP * 8)), "WARPS": WARPS, "EPS": bits_of(eps)}

@@ -1,13 +1,13 @@
-"""A kernel: the text of a function's body, compiled by MLX for the GPU at hand when it is first called.
+"""A kernel: the source of a function's body, compiled by MLX for the present GPU when it is first called.
 
-The text is the same for CUDA and Metal. What differs, such as the name of shared memory, is in ``sources/cuda.h`` and
-``sources/metal.h``, to be read side by side. Parameters that decide how much a thread keeps in its registers
-(``HEADS``, ``HEAD_DIM``, …) are known when it is compiled, and so are a model's own numbers; each combination is
-compiled anew, which takes a second or so. All others are shapes of what it is given: ``tables_shape[1]``, the width of
-the block tables, or ``num_blocks``, how many thread blocks there are. Both come to the GPU with the call.
+The source is the same for CUDA and Metal. What differs, such as the name of shared memory, is in ``sources/cuda.h`` and
+``sources/metal.h``, which are meant to be read side by side. Parameters that decide how much a thread keeps in its
+registers (``HEADS``, ``HEAD_DIM``, …) are compile-time constants, and so are a model's own numbers; each combination is
+compiled separately, which takes about a second. All other parameters are shapes of the inputs: ``tables_shape[1]``, the
+width of the block tables, or ``num_blocks``, the number of thread blocks. Both reach the GPU with the call.
 
-No number comes in an array of its own. MLX keeps arrays of up to eight bytes in the CPU's memory, and others that the
-CPU has made wherever they were touched last; there every thread block would fetch them, over and over.
+No number is passed in an array of its own. MLX keeps arrays of up to eight bytes in the CPU's memory, and others that
+the CPU has created wherever they were last touched; every thread block would fetch them from there, over and over.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import numpy as np
 
 from mini_vllm.backend import mlx_build, mx
 
-#: Threads that run in step; the same on both.
+#: Threads that run in lockstep; the same number on both.
 WARP = 32
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """What the sources need to be CUDA, or Metal."""
+    """The text that makes the sources CUDA or Metal."""
 
     name: str
-    #: Which thread block this is, of how many, and which thread of it.
+    #: The index of the thread block, their number, and the index of the thread in it.
     opening: str
 
 
@@ -54,14 +54,14 @@ def read_source(name: str) -> str:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One of the sources, or several that make up one, and what it is called with."""
+    """A kernel made of one or several sources, and its arguments."""
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    #: What it needs beside ``common.h``.
+    #: Sources that it needs besides ``common.h``.
     headers: tuple[str, ...] = ()
-    #: The texts before and after its own, which it shares with another.
+    #: The sources before and after its own, which it shares with another kernel.
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
 
@@ -85,7 +85,7 @@ class Kernel:
     def __call__(self, inputs: Sequence[mx.array], parameters: Mapping[str, object],
                  thread_blocks: tuple[int, int, int], num_warps: int,
                  outputs: Sequence[tuple[tuple[int, ...], mx.Dtype]]) -> list[mx.array]:
-        """``thread_blocks`` of ``num_warps`` warps each. ``outputs`` are shapes and types."""
+        """Run ``thread_blocks`` of ``num_warps`` warps each. ``outputs`` are shapes and types."""
         num_threads = num_warps * WARP
         found: list[mx.array] = self._compiled(
             inputs=list(inputs), template=list(parameters.items()),
@@ -95,5 +95,6 @@ class Kernel:
 
 
 def bits_of(number: float) -> int:
-    """The four bytes of a float32 as a whole number, which is what a parameter can be: ``as_float`` in the sources."""
+    """Return the four bytes of a float32 as a whole number, since parameters must be whole: ``as_float`` in the
+    sources."""
     return int(np.float32(number).view(np.int32))

@@ -1,7 +1,7 @@
-"""Paged attention by kernels: requests that decode, and chunks of prompts.
+"""Paged attention by kernels: decoding requests, and chunks of prompts.
 
-A call may have both: requests with one token come first, as everywhere in ``fast``. What is in slots after a context
-does not matter, as with the simple attention: no number of them is used.
+A call may contain both: requests with one token come first, as everywhere in ``fast``. As with the simple attention,
+slots after a context may hold anything: the kernels do not use their numbers.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ MERGE = Kernel("merge", ("partials",), ("out",))
 CHUNK = Kernel("chunk", ("queries", "pool", "tables", "context_lens", "query_starts", "tiles"), ("out",))
 CHUNK_TILES = replace(CHUNK, name="chunk_tiles", headers=("tensor_cores", "tokens"))
 
-#: Query heads that a thread block takes at once, and its warps: what the heads need is in registers. With tensor cores
-#: they are the columns of a tile.
+#: Query heads that a thread block takes at once, and its warps: their data is in registers. With tensor cores the heads
+#: are the columns of a tile.
 MAX_HEADS, MAX_TILE_HEADS, DECODE_WARPS = 4, 8, 8
-#: With tensor cores a warp needs so many registers that of many thread blocks more run at once if each has fewer warps.
+#: With tensor cores a warp needs many registers: of many thread blocks more run at once if each has fewer warps.
 FEW_BLOCKS, TILE_WARPS_OF_FEW, TILE_WARPS_OF_MANY = 128, 8, 3
-#: What tensor cores are used for: such numbers, such heads, and blocks that are a multiple of so many tokens.
+#: When tensor cores are used: these number types, these head sizes, and blocks of a multiple of this many tokens.
 TILE_DTYPES, TILE_HEAD_DIMS, TILE_TOKENS = (mx.float16, mx.bfloat16), (64, 128), 16
-#: What they merge in the end lies in shared memory, of which a GPU of Apple's has 32 KiB.
+#: The merge at the end uses shared memory, of which an Apple GPU has 32 KiB.
 MAX_SHARED_BYTES = 32 * 1024
 #: Tokens that a seat reads before it computes.
 UNROLL = 2
-#: Thread blocks that keep a large GPU busy, and the tokens from which on a context is worth splitting for that.
+#: Thread blocks that keep a large GPU busy, and the context length from which splitting is worth it for that.
 ENOUGH_BLOCKS, TOKENS_PER_SPLIT, MAX_SPLITS = 256, 1024, 32
 #: Rows of a chunk; with tensor cores, those of a tile.
 ROWS_PER_WARP, TILE_ROWS = 8, 16
@@ -45,13 +45,13 @@ DTYPES = (mx.float16, mx.bfloat16, mx.float32)
 
 
 def can_attend(head_dim: int, dtype: mx.Dtype) -> bool:
-    """Whether the kernels can be made for such vectors: a thread reads eight numbers of one half of a head."""
+    """Check whether the kernels support such vectors: a thread reads eight numbers of one half of a head."""
     return MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM and head_dim % HEAD_DIM_STEP == 0 and dtype in DTYPES
 
 
 @dataclass(frozen=True)
 class PoolShape:
-    """What is the same in every call of an engine's attention."""
+    """The constants of an engine's attention, the same in every call."""
 
     num_kv_heads: int
     #: Query heads that share a KV head.
@@ -68,17 +68,17 @@ class PoolShape:
 
     @property
     def suits_tiles(self) -> bool:
-        """Whether tensor cores can attend to it."""
+        """Whether tensor cores support this shape."""
         return (dialect_here() is CUDA and self.dtype in TILE_DTYPES and self.head_dim in TILE_HEAD_DIMS
                 and self.block_size % TILE_TOKENS == 0)
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How requests of a shape are decoded."""
+    """The division of decoding requests among thread blocks."""
 
     kernel: Kernel
-    #: Of a thread block: its warps, and the query heads that it takes.
+    #: Per thread block: its warps, and the query heads that it takes.
     warps: int
     heads: int
     #: Thread blocks that share a KV head.
@@ -87,7 +87,10 @@ class Decoding:
     @classmethod
     @cache
     def of(cls, shape: PoolShape, num_requests: int) -> Decoding:
-        """By tensor cores, where they can. A group is shared out evenly: of 7 heads 4 and 3, of 9 three times 3."""
+        """Choose how to decode, with tensor cores where possible.
+
+        A group is divided evenly: 7 heads into 4 and 3, 9 into 3 x 3.
+        """
         by_tiles = shape.suits_tiles
         num_parts = -(-shape.group_size // (MAX_TILE_HEADS if by_tiles else MAX_HEADS))
         heads = -(-shape.group_size // num_parts)
@@ -98,8 +101,10 @@ class Decoding:
         return cls(DECODE_TILES if by_tiles else DECODE, warps, heads, -(-shape.group_size // heads))
 
     def num_splits(self, num_pairs: int, longest: int) -> int:
-        """Into how many parts each context of a batch is cut, so that few requests keep a GPU busy: a power of two.
-        ``num_pairs`` of a request and a KV head."""
+        """Return the number of parts into which each context of a batch is split: a power of two.
+
+        Splitting lets few requests keep a GPU busy. ``num_pairs`` counts the pairs of a request and a KV head.
+        """
         wanted = -(-ENOUGH_BLOCKS // (num_pairs * self.num_parts))
         most = min(wanted, longest // TOKENS_PER_SPLIT, MAX_SPLITS)
         return 1 << max(most, 1).bit_length() - 1
@@ -107,8 +112,11 @@ class Decoding:
 
 def decode(queries: mx.array, pool: mx.array, tables: mx.array, context_lens: mx.array, shape: PoolShape,
            window: int | None = None) -> mx.array:
-    """What the last token of each request sees: ``queries`` [num_requests, num_heads, head_dim], ``tables``
-    [num_requests, width] and ``context_lens`` [num_requests] of int32."""
+    """Compute attention for the last token of each request.
+
+    ``queries`` is [num_requests, num_heads, head_dim]; ``tables`` [num_requests, width] and ``context_lens``
+    [num_requests] are int32.
+    """
     num_requests, num_heads, head_dim = queries.shape
     width, how = tables.shape[1], Decoding.of(shape, num_requests)
     num_splits = how.num_splits(num_requests * shape.num_kv_heads, width * shape.block_size)
@@ -132,12 +140,12 @@ def decode(queries: mx.array, pool: mx.array, tables: mx.array, context_lens: mx
 
 @dataclass(frozen=True)
 class ChunkArrays:
-    """Chunks of a step, as the kernel takes them."""
+    """The chunks of a step, as the kernel takes them."""
 
     tables: mx.array
     context_lens: mx.array
     query_starts: mx.array
-    #: [num_tiles, 2]: whose, and from which of its rows on.
+    #: [num_tiles, 2]: the request, and the first of its rows.
     tiles: mx.array
 
     @classmethod
@@ -151,23 +159,29 @@ class ChunkArrays:
 
 @dataclass(frozen=True)
 class Chunking:
-    """How chunks of a shape are shared out."""
+    """The division of chunks among thread blocks."""
 
     kernel: Kernel
-    #: Of a thread block: its warps, and the rows of each.
+    #: Per thread block: its warps, and the rows of each.
     warps: int
     rows_per_warp: int
 
     @classmethod
     def of(cls, shape: PoolShape) -> Chunking:
-        """Without tensor cores the queries of all rows lie in shared memory, as float32."""
+        """Choose how to divide chunks.
+
+        Without tensor cores the queries of all rows are in shared memory, as float32.
+        """
         if shape.suits_tiles:
             return cls(CHUNK_TILES, 4, TILE_ROWS)
         return cls(CHUNK, 4 if shape.head_dim <= 128 else 2, ROWS_PER_WARP)
 
 
 def find_tiles(num_queries: Sequence[int], shape: PoolShape) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
-    """Whose rows each thread block takes, and from which on; the last ones of a chunk first, as they see most."""
+    """Return the request and the first row of each thread block.
+
+    The last rows of a chunk come first, as they see most.
+    """
     how = Chunking.of(shape)
     rows = how.warps * how.rows_per_warp
     tiles = [(request, first) for request, num in enumerate(num_queries)
@@ -177,7 +191,7 @@ def find_tiles(num_queries: Sequence[int], shape: PoolShape) -> np.ndarray[tuple
 
 def attend_chunks(queries: mx.array, pool: mx.array, chunks: ChunkArrays, shape: PoolShape,
                   window: int | None = None) -> mx.array:
-    """What each token of the chunks sees, like ``queries`` [num_tokens, num_heads, head_dim]."""
+    """Compute attention for each token of the chunks, like ``queries`` [num_tokens, num_heads, head_dim]."""
     how = Chunking.of(shape)
     parameters = {"T": queries.dtype, "HEAD_DIM": shape.head_dim, "BLOCK_SIZE": shape.block_size,
                   "SCALE": bits_of(shape.scale), "WINDOW": window or 0}
@@ -191,16 +205,16 @@ def attend_chunks(queries: mx.array, pool: mx.array, chunks: ChunkArrays, shape:
 
 @dataclass(frozen=True)
 class StepAttention:
-    """Who attends to what in a step: requests with one token, which come first, and chunks."""
+    """The requests of a step for attention: requests with one token, which come first, and chunks."""
 
-    #: Tables [num_decodes, width] and context_lens [num_decodes]. None: nobody has one token.
+    #: Tables [num_decodes, width] and context_lens [num_decodes]. None: no request has one token.
     decodes: tuple[mx.array, mx.array] | None
     chunks: ChunkArrays | None = None
 
     @classmethod
     def of(cls, block_tables: Sequence[Sequence[int]], context_lens: Sequence[int], num_queries: Sequence[int],
            shape: PoolShape) -> StepAttention:
-        """A request with one token that stands after a chunk is a chunk of one."""
+        """Arrange the requests of a step. A request with one token that follows a chunk is a chunk of one."""
         num = next((i for i, queries in enumerate(num_queries) if queries > 1), len(num_queries))
         decodes = decode_arrays(block_tables[:num], context_lens[:num], shape.block_size) if num else None
         has_chunks = num < len(num_queries)
@@ -208,7 +222,7 @@ class StepAttention:
                    if has_chunks else None)
 
     def attend(self, queries: mx.array, pool: mx.array, shape: PoolShape, window: int | None = None) -> mx.array:
-        """What each token of the step sees, like ``queries`` [num_tokens, num_heads, head_dim]."""
+        """Compute attention for each token of the step, like ``queries`` [num_tokens, num_heads, head_dim]."""
         outs, num = [], 0
         if self.decodes is not None:
             num = self.decodes[1].shape[0]
@@ -220,14 +234,14 @@ class StepAttention:
 
 def decode_arrays(block_tables: Sequence[Sequence[int]], context_lens: Sequence[int], block_size: int
                   ) -> tuple[mx.array, mx.array]:
-    """What ``decode`` takes: tables and context_lens."""
+    """Return the arguments of ``decode``: tables and context_lens."""
     width = round_width(-(-max(context_lens) // block_size))
     tables, lens = uploaded([padded_tables(block_tables, width), np.asarray(context_lens, dtype=np.int32)])
     return tables, lens
 
 
 class KernelAttention:
-    """Called like ``paged_attention``. It knows a step by the lists that it is given, as ``FastAttention`` does."""
+    """Called like ``paged_attention``. Like ``FastAttention``, it recognises a step by the lists that it is given."""
 
     def __init__(self) -> None:
         self._step: tuple[object, object, object] | None = None

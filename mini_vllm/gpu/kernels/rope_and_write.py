@@ -1,15 +1,15 @@
-"""Queries and keys turned, keys and values written: all that stands between two products and attention, in one kernel.
+"""Rotate queries and keys, and write keys and values: everything between two products and attention, in one kernel.
 
-**The pool is an input of this kernel, and the kernel writes into it.** MLX has no such thing: an array, once computed,
-does not change, and a kernel gives new ones. But a new pool a token is what must not be; and MLX's own way out, giving
-an array's memory to the operation that takes it in last, costs an operation a layer, and a copy of the whole pool if
-anything else still holds it. Writing is safe here because the order is given by other arrays than the pool:
+**The pool is an input of this kernel, and the kernel writes into it.** MLX has no such concept: a computed array does
+not change, and a kernel returns new ones. But a new pool per token is out of the question. MLX's own solution, giving
+an array's memory to the last operation that uses it, costs an operation per layer, and a copy of the whole pool if
+anything else still holds it. Writing is safe here because other arrays than the pool determine the order:
 
     turn(layer, heads, pool) ──▶ queries ──▶ attention(queries, pool) ──▶ … ──▶ the next token ──▶ turn(layer, …)
 
-Attention takes in the queries that this kernel gives, so it runs after it; the same layer's next step takes in a token
-that came of that attention. Whoever else touches the pool (copies of blocks) does so between steps, when everything has
-been handed to the GPU, which works it off in that order.
+Attention takes the queries that this kernel returns, so it runs afterwards; the next step of the same layer takes a
+token that resulted from that attention. Everything else that touches the pool (copies of blocks) does so between steps,
+when all work has been submitted to the GPU, which executes it in that order.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ WARPS = 4
 
 def turn_and_write(heads: mx.array, pool: mx.array, slots: mx.array, cosines: mx.array, sines: mx.array,
                    norm: tuple[mx.array, float] | None, shape: PoolShape) -> mx.array:
-    """Queries [num_tokens, num_heads, head_dim] of ``heads`` [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
+    """Return queries [num_tokens, num_heads, head_dim] from ``heads`` [num_tokens, (num_heads + 2 * num_kv_heads) *
+    head_dim].
 
-    ``slots`` [num_tokens] of int32, ``cosines`` and ``sines`` [num_tokens, head_dim / 2] of float32, ``norm`` weights
-    [num_heads + num_kv_heads, head_dim] and epsilon.
+    Keys and values are written into ``pool``. ``slots`` [num_tokens] is int32, ``cosines`` and ``sines`` [num_tokens,
+    head_dim / 2] are float32, and ``norm`` is weights [num_heads + num_kv_heads, head_dim] and epsilon.
     """
     num_tokens, num_heads = heads.shape[0], shape.num_kv_heads * shape.group_size
     num_vectors = num_tokens * (num_heads + 2 * shape.num_kv_heads)

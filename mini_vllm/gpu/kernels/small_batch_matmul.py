@@ -1,13 +1,13 @@
-"""Products of a few rows, a token each, with a matrix of weights: by a kernel of our own on CUDA.
+"""Products of a few rows, one per token, with a weight matrix: by our own kernel on CUDA.
 
-MLX hands such products to cuBLAS, which makes 1000 rows fast. To hand one over takes a CPU about three times as long as
-to start a kernel of ours; and 28 layers have 112 of them, so that with few requests the GPU waits for that. Each weight
-is read once. What comes after a product is done by the same kernel, or the next:
+MLX passes such products to cuBLAS, which makes 1000 rows fast. Submitting one takes a CPU about three times as long as
+starting one of our kernels; and 28 layers have 112 of them, so that with few requests the GPU waits for the CPU. Each
+weight is read once. What follows a product is done by the same kernel, or the next:
 
     product            alone
     gated_product      of two matrices, gate and up, and ``gate * sigmoid(gate) * up`` of both
-    product_in_parts   of a matrix with few columns, too few thread blocks for a large GPU: each sum is cut into parts,
-                       which ``add_norm`` adds up
+    product_in_parts   of a matrix with few columns, too few thread blocks for a large GPU: each sum is split into
+                       parts, which ``add_norm`` adds up
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from mini_vllm.gpu.kernels.kernel import CUDA, Kernel, dialect_here
 
 SKINNY = Kernel("skinny", ("x", "weight"), ("out",), headers=("tensor_cores",))
 ROWS_PER_TILE, COLUMNS, DEPTH_STEP = 16, 8, 32
-#: More are worth cuBLAS's while. So are very many columns, for each eight of which the rows are read anew.
+#: With more rows cuBLAS is better. So it is for very many columns: the rows are read again for each eight of them.
 MAX_ROWS, MAX_COLUMNS = 64, 16_384
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a product is shared out: a thread block has ``groups`` times eight columns and so many warps, and each sum is
-    cut into ``splits``."""
+    """The division of a product: the columns of a thread block (``groups`` times eight), its warps, and the parts of
+    each sum (``splits``)."""
 
     groups: int
     warps: int
@@ -34,7 +34,10 @@ class Tiling:
 
     @classmethod
     def of(cls, num_rows: int, is_gated: bool = False, in_parts: bool = False) -> Tiling:
-        """Of many rows a thread block takes two times eight columns, since reading them takes longest."""
+        """Choose a tiling.
+
+        With many rows a thread block takes two times eight columns, since reading the rows takes longest.
+        """
         tiles = num_tiles(num_rows)
         groups = 1 if tiles == 1 and not is_gated else 2
         return cls(groups, 4 if in_parts or tiles > 2 else 8, 4 if in_parts else 1)
@@ -51,26 +54,32 @@ def can_multiply(num_rows: int, num_columns: int, depth: int, dtype: mx.Dtype, t
 
 
 def product(x: mx.array, weight: mx.array) -> mx.array:
-    """``x @ weight.T``, [num_rows, depth] and [num_columns, depth] → [num_rows, num_columns]."""
+    """Compute ``x @ weight.T``, [num_rows, depth] and [num_columns, depth] → [num_rows, num_columns]."""
     tiling = Tiling.of(x.shape[0])
     return _run(x, weight, tiling) if _can_run(x, weight, tiling) else x @ weight.T
 
 
 def gated_product(x: mx.array, weight: mx.array) -> mx.array | None:
-    """``swiglu`` of both halves of ``x @ weight.T``: [num_rows, num_columns / 2]. None: it has to be done otherwise."""
+    """Compute ``swiglu`` of both halves of ``x @ weight.T``: [num_rows, num_columns / 2].
+
+    Return None if not supported.
+    """
     tiling = Tiling.of(x.shape[0], is_gated=True)
     return _run(x, weight, tiling, is_gated=True) if _can_run(x, weight, tiling) else None
 
 
 def product_in_parts(x: mx.array, weight: mx.array) -> mx.array:
-    """What adds up to ``x @ weight.T``: [num_parts, num_rows, num_columns] of float32; or the product itself. A row of
-    ``x`` may be a matrix, as attention gives it: to make it flat would be one more operation in every layer."""
+    """Return parts that add up to ``x @ weight.T``, [num_parts, num_rows, num_columns] of float32; or the product
+    itself.
+
+    A row of ``x`` may be a matrix, as attention returns it: flattening would be one more operation in every layer.
+    """
     tiling = Tiling.of(x.shape[0], in_parts=True)
     return _run(x, weight, tiling) if _can_run(x, weight, tiling) else product(flat(x), weight)
 
 
 def flat(x: mx.array) -> mx.array:
-    """One row of numbers a token."""
+    """Flatten ``x`` to one row of numbers per token."""
     return x.reshape(x.shape[0], -1)
 
 
@@ -93,7 +102,7 @@ def _run(x: mx.array, weight: mx.array, tiling: Tiling, is_gated: bool = False) 
 
 
 def multiply(layer: nn.Module, x: mx.array, plain: type) -> mx.array:
-    """``layer(x)``; by the kernel if it is a ``plain`` matrix, and not packed."""
+    """Compute ``layer(x)``, by the kernel if the layer is a ``plain`` matrix that is not packed."""
     if type(layer) is not plain:
         found: mx.array = layer(x)
         return found
@@ -102,12 +111,12 @@ def multiply(layer: nn.Module, x: mx.array, plain: type) -> mx.array:
 
 
 def multiply_in_parts(layer: nn.Module, x: mx.array, plain: type) -> mx.array:
-    """The same, or what adds up to it."""
+    """Compute ``layer(x)``, or parts that add up to it."""
     if type(layer) is plain and "bias" not in layer:
         return product_in_parts(x, layer.weight)
     return multiply(layer, flat(x), plain)
 
 
 def multiply_gated(layer: nn.Module, x: mx.array, plain: type) -> mx.array | None:
-    """``swiglu`` of both halves of ``layer(x)``. None: it has to be done otherwise."""
+    """Compute ``swiglu`` of both halves of ``layer(x)``. Return None if not supported."""
     return gated_product(x, layer.weight) if type(layer) is plain and "bias" not in layer else None

@@ -1,15 +1,16 @@
-"""A step's tables and positions, brought to the GPU's own memory at once.
+"""Copies a step's tables and positions to the GPU's own memory at once.
 
-An array that the CPU has made lies in memory that both see. Where it is, a page of it, is settled when it is touched:
-the GPU stops until the page has come, and it goes back when the CPU writes the next step's numbers beside it. 28 layers
-read a step's tables, each thread block of them. So all of a step's arrays come in one, which is copied once:
+An array that the CPU has created is in memory that both can access. The location of each page is decided on access: the
+GPU stalls until the page has been moved, and the page moves back when the CPU writes the next step's numbers next to
+it. 28 layers read a step's tables, in every thread block. So all arrays of a step are put into one, which is copied
+once:
 
     CPU   positions │ slots │ context_lens │ tables      one array
                           │ upload
     GPU   positions │ slots │ context_lens │ tables      slices of one array
 
-MLX hands memory that is given back to whoever next asks for as much. Whatever it gave the CPU once stays in memory that
-both see, so the copy asks for more than the CPU ever does at a time.
+MLX hands freed memory to the next allocation of the same size. Memory that the CPU has used once stays in memory that
+both can access, so the copy asks for more than the CPU ever does at a time.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from mini_vllm.gpu.kernels.tables import TableArray
 
 UPLOAD = Kernel("upload", ("numbers",), ("out",))
 WARPS = 8
-#: Numbers that the copy has room for, at least: 1 MiB.
+#: The smallest size of the copy, in numbers: 1 MiB.
 MIN_ROOM = 256 * 1024
 
 
 def upload(numbers: mx.array) -> mx.array:
-    """The ``numbers`` [size] of int32, and as much behind them as may be, which means nothing."""
+    """Copy the ``numbers`` [size] of int32 to the GPU. The result may be longer; what follows the numbers is
+    meaningless."""
     if dialect_here() is not CUDA:
         return numbers
     (size,) = numbers.shape
@@ -40,7 +42,7 @@ def upload(numbers: mx.array) -> mx.array:
 
 
 def slices(numbers: mx.array, shapes: Sequence[tuple[int, ...]]) -> list[mx.array]:
-    """Arrays of such ``shapes``, which lie in ``numbers`` one after the other."""
+    """Return arrays of these ``shapes``, which follow each other in ``numbers``."""
     found, start = [], 0
     for shape in shapes:
         end = start + math.prod(shape)
@@ -50,6 +52,6 @@ def slices(numbers: mx.array, shapes: Sequence[tuple[int, ...]]) -> list[mx.arra
 
 
 def uploaded(arrays: Sequence[TableArray]) -> list[mx.array]:
-    """The same arrays, on the GPU."""
+    """Return the same arrays on the GPU."""
     numbers = mx.array(np.concatenate([array.reshape(-1) for array in arrays]))
     return slices(upload(numbers), [array.shape for array in arrays])

@@ -1,4 +1,4 @@
-"""Block tables as one array, a row a request, filled up with zeros: the null block."""
+"""Block tables as one array, one row per request, padded with zeros: the null block."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ MIN_WIDTH = 8
 
 
 def round_width(num_blocks: int) -> int:
-    """The next power of two, at least MIN_WIDTH: each width of the tables that is compiled for is compiled anew."""
+    """Return the next power of two, at least MIN_WIDTH. Every width of the tables has to be compiled separately."""
     return max(MIN_WIDTH, 1 << (num_blocks - 1).bit_length())
 
 
 def round_tokens(num_tokens: int) -> int:
-    """How many tokens a step of ``num_tokens`` computes: the next power of two up to 16, of 16 up to 256, of 256 above.
-    A product is planned anew for each number of rows, so few numbers are used."""
+    """Return the number of tokens that a step of ``num_tokens`` computes after rounding up.
+
+    It is the next power of two up to 16, the next multiple of 16 up to 256, and of 256 above. A product is planned
+    again for each number of rows, so few numbers are used.
+    """
     if num_tokens <= 16:
         return 1 << (num_tokens - 1).bit_length()
     step = 16 if num_tokens <= 256 else 256
@@ -26,7 +29,7 @@ def round_tokens(num_tokens: int) -> int:
 
 
 def padded_tables(block_tables: Sequence[Sequence[int]], width: int) -> TableArray:
-    """[num_requests, width]. Of a table that is longer, what fits."""
+    """Return the tables as an array [num_requests, width]. A longer table is cut off."""
     tables = np.zeros((len(block_tables), width), dtype=np.int32)
     for row, table in zip(tables, block_tables):
         row[:len(table)] = table[:width]
@@ -34,16 +37,17 @@ def padded_tables(block_tables: Sequence[Sequence[int]], width: int) -> TableArr
 
 
 class TableRows:
-    """The same from step to step: a row whose table grew by a block gets that block, and nothing else is written."""
+    """Tables that are kept from step to step: a row whose table grew by a block gets that block, and nothing else is
+    written."""
 
     def __init__(self) -> None:
         self._array = np.zeros((0, 0), dtype=np.int32)
         self._known: list[list[int]] = []
-        #: Rows that were written whole, for tests and the curious.
+        #: Rows that were written as a whole, for tests and inspection.
         self.num_written = 0
 
     def update(self, block_tables: Sequence[Sequence[int]], num_rows: int, width: int) -> TableArray:
-        """[num_rows, width], of which the rows after ``block_tables`` are zeros. It is changed by the next call."""
+        """Return an array [num_rows, width]; rows after ``block_tables`` are zeros. The next call changes the array."""
         if self._array.shape != (num_rows, width):
             self._array = np.zeros((num_rows, width), dtype=np.int32)
             self._known = [[] for _ in range(num_rows)]

@@ -1,4 +1,4 @@
-"""What of the kernels can be checked without a GPU: their texts, and the arrays that they are given."""
+"""What can be checked of the kernels without a GPU: their sources, and the arrays that they are given."""
 
 import itertools
 import re
@@ -23,7 +23,7 @@ BOTH = [(name, dialect) for name, kernel in KERNELS.items() for dialect in (CUDA
         if dialect is CUDA or "tensor_cores" not in kernel.headers]
 HEAD_DIMS = range(paged.MIN_HEAD_DIM, paged.MAX_HEAD_DIM + 1, paged.HEAD_DIM_STEP)
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 32, 71)
-#: What the text of one may not have of the other.
+#: Words of the other language that must not be in the source of one.
 FOREIGN = {"cuda": r"threadgroup|simd_|\bdevice\b|metal::", "metal": r"__\w+__|__sync|__shfl|blockIdx|threadIdx|f32\b"}
 
 
@@ -32,7 +32,7 @@ def without_comments(text):
 
 
 class Calls:
-    """Takes down how a kernel is called, in the place of MLX."""
+    """Records how a kernel is called, in place of MLX."""
 
     def __init__(self, monkeypatch):
         self.calls = []
@@ -66,7 +66,7 @@ def test_both_languages_define_the_same_words():
 
 
 def given_parameters(calls, head_dim, group, dtype):
-    """The parameters of every kernel for one shape, by its name."""
+    """Return the parameters of every kernel for one shape, by its name."""
     tiles = "_tiles" if head_dim in (64, 128) and dtype != mx.float32 and dialect_here() is CUDA else ""
     shape = PoolShape(2, group, head_dim, 16, 1.0, dtype)
     queries, pool = mx.zeros((3, 2 * group, head_dim), dtype), mx.zeros((4, 4, 16, head_dim), dtype)
@@ -235,8 +235,10 @@ def test_a_row_may_be_a_matrix_of_heads(calls, monkeypatch):
 @pytest.mark.parametrize("num_rows", [1, 2, 16, 17, 32, 33, 64])
 @pytest.mark.parametrize("how", ["alone", "gated", "in parts"])
 def test_a_product_of_few_rows_is_shared_out(calls, monkeypatch, num_rows, how):
-    """Every column, every part of the depth and, if gated, both halves have a thread block, and what its warps found
-    fits into 48 KiB of shared memory, which is what a kernel has that does not ask for more."""
+    """Check that every column, every part of the depth and, if gated, both halves have a thread block.
+
+    The results of its warps must fit into 48 KiB of shared memory, the default limit of a kernel.
+    """
     monkeypatch.setattr(matmul, "dialect_here", lambda: CUDA)
     x, weight = mx.zeros((num_rows, 1024), mx.bfloat16), mx.zeros((4096, 1024), mx.bfloat16)
     multiply = {"alone": matmul.product, "gated": matmul.gated_product, "in parts": matmul.product_in_parts}[how]

@@ -52,6 +52,7 @@ class CountingParser(h11.Connection):
     num_written = num_chunks = num_chunked_bytes = 0
 
     def next_event(self) -> Any:
+        """Return h11's next event. Raise h11.RemoteProtocolError for a body of too many tiny chunks."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             self.num_chunks = self.num_chunked_bytes = 0
