@@ -18,7 +18,8 @@ FILES = {
     "mini_vllm/fast/exp.py": "",
     "mini_vllm/fast/test_exp.py": "",
     "notebooks/00-tour.ipynb": json.dumps({"cells": [
-        {"cell_type": "markdown", "source": ["# Tour\n", "see [the lab](../phase-01-a/labs/lab-01-b/README.md)"]},
+        {"cell_type": "markdown", "source": ["# Tour\n", "[![Open](https://b.org/b.svg)](https://b.org/x)\n",
+                                              "see [the lab](../phase-01-a/labs/lab-01-b/README.md)"]},
         {"cell_type": "code", "source": ["'[a](b.md)'"], "outputs": []}]}),
     "notebooks/01-a.ipynb": json.dumps({"cells": []}),
     "phase-01-a/README.md": "# Phase 01\n",

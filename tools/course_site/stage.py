@@ -21,6 +21,10 @@ _NUMBER = re.compile(r"\{\{(\S+) \| (\S+) \| (.+?)\}\}")
 _PARAGRAPH = re.compile(r"\{\{(\S+)\}\}")
 
 
+#: A picture from elsewhere that is a link. On the site, which must do without a network, its text is the link.
+_BADGE = re.compile(r"\[!\[([^\]]*)\]\(https?://[^)\s]+\)\]")
+
+
 class StageError(Exception):
     """Some pages cannot be made. The message lists all problems, one per line."""
 
@@ -96,7 +100,7 @@ def filled(text: str, root: Path) -> str:
 def _notebook(notebook: dict[str, Any], file: str, page: Page, links: LinkTurner) -> str:
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
-            cell["source"] = links.turned("".join(cell["source"]), file, page)
+            cell["source"] = links.turned(_BADGE.sub(r"[\1]", "".join(cell["source"])), file, page)
     return json.dumps(notebook, ensure_ascii=False, indent=1) + "\n"
 
 

@@ -166,7 +166,7 @@ def test_a_lab_has_its_hints_and_answers_on_its_page(small, tmp_path):
 def test_links_of_a_notebook_are_turned_in_its_texts_only(small, tmp_path):
     stage(site_of(small), tmp_path / "out")
     text, code = json.loads((tmp_path / "out/notebooks/00-tour.ipynb").read_text())["cells"]
-    assert text["source"] == "# Tour\nsee [the lab](../phase-01-a/lab-01-b.md)"
+    assert text["source"] == "# Tour\n[Open](https://b.org/x)\nsee [the lab](../phase-01-a/lab-01-b.md)"
     assert code["source"] == ["'[a](b.md)'"]
 
 
