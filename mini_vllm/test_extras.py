@@ -16,7 +16,8 @@ def test_every_extra_is_one_of_the_projects_with_the_packages_that_are_looked_fo
         assert [name for name in packages.values() if f'"{name}' not in listed] == []
 
 
-@pytest.mark.parametrize("extra, pages", [("serve", ["README.md", "docs/serving.md"]), ("bench", ["README.md"])])
+@pytest.mark.parametrize("extra, pages", [("serve", ["docs/using.md", "docs/serving.md"]),
+                                          ("bench", ["README.md", "docs/benchmarks.md"])])
 def test_the_pages_install_an_extra_by_the_line_of_the_messages(extra, pages, monkeypatch):
     monkeypatch.chdir(PROJECT)
     for page in pages:
