@@ -21,7 +21,7 @@ from mini_vllm.models.catalogue import KNOWN, SHIPPED, PullError
 from mini_vllm.terminal import run_command
 
 COMMANDS = ("demo", "generate", "chat", "serve", "bench", "trace", "pull", "doctor")
-#: What the help closes with.
+#: The end of the help text.
 EXAMPLES = """\
 try first:
   mini-vllm demo blocks                      see blocks
@@ -33,7 +33,7 @@ try first:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit status; what is wrong is told in one line, without a traceback."""
+    """Run one command, and return its exit status. Print an error as one line, without a traceback."""
     return run_command(partial(_main, list(sys.argv[1:] if argv is None else argv)))
 
 
@@ -52,7 +52,7 @@ def _main(argv: list[str]) -> int:
 
 
 def _check_command(argv: list[str]) -> None:
-    """Raises ValueError for a command that does not exist, with the nearest that does."""
+    """Raise ValueError for a command that does not exist, and suggest the most similar one."""
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         near = nearest(argv[0], COMMANDS)
         guess = f"did you mean `mini-vllm {near}`?" if near else f"the commands are {', '.join(COMMANDS)}"
@@ -60,7 +60,10 @@ def _check_command(argv: list[str]) -> None:
 
 
 def what_is_wrong(error: Exception) -> str:
-    """An error in one line: a file by its name, a package by how to get it. Raises the error if it is our own fault."""
+    """Describe an error in one line: name the file, or say how to install the missing package.
+
+    Raise the error itself if a module of mini_vllm is missing: that is a bug.
+    """
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError) and error.name:
@@ -78,7 +81,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=partial(_help, parser))
     commands = parser.add_subparsers(metavar="command")
 
-    show = commands.add_parser("demo", help="see it at work",
+    show = commands.add_parser("demo", help="see the engine at work",
                                description="See the engine at work: a tale as it is decoded and three requests that "
                                "share a beginning (tale), block tables step by step (blocks), or a page in your "
                                "browser (live).")
@@ -111,14 +114,14 @@ def make_parser() -> argparse.ArgumentParser:
     throughput.set_defaults(run=_throughput, parser=throughput)
     served = benches.add_parser(
         "serve", help="our server and mlx-lm's, over HTTP",
-        description="Requests come to our server, and to mlx-lm's, at random times, as many a second as is said: times "
-        "at stated rates, the highest rate that each keeps up with, and high priority under overload.")
+        description="Send requests to our server and to mlx-lm's at random times, and measure the latencies at given "
+        "rates, the highest rate that each server keeps up with, and high priority under overload.")
     options.add_bench_serve_options(served)
     served.set_defaults(run=_bench_serve, parser=served)
     gpu = benches.add_parser(
         "gpu", help="a GPU: is it right, and how fast",
         description="Try the kernels and compare our tokens with mlx-lm's; then time decode steps of 1, 16, 64 and 256 "
-        "requests, a packed model, and whole workloads, beside mlx-lm and beside what the memory alone would take.")
+        "requests, a packed model, and whole workloads, next to mlx-lm and to the time of the memory traffic alone.")
     options.add_bench_gpu_options(gpu)
     gpu.set_defaults(run=_bench_gpu, parser=gpu)
 
@@ -137,7 +140,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-# ---- the commands, each imported when it runs
+# ---- the commands, each of which is imported when it runs
 
 
 def _help(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""``mini-vllm generate --beams``: the likeliest continuations instead of drawn ones."""
+"""``mini-vllm generate --beams``: the likeliest continuations instead of sampled ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mini_vllm.request import PromptTokensDetails, Usage
 
 
 def run_beams(arguments: argparse.Namespace, prompts: Sequence[str]) -> int:
-    """The beams of one prompt after the other, each printed when its search is over."""
+    """Search the beams of one prompt after the other, and print those of a prompt when its search is over."""
     engine = make_engine(arguments, engine_config(arguments))
     length_penalty = 1.0 if arguments.length_penalty is None else arguments.length_penalty
     ignore_eos = bool(arguments.ignore_eos)

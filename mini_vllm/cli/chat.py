@@ -1,4 +1,4 @@
-"""``mini-vllm chat``: a conversation, each answer streamed, everything said before sent with every question."""
+"""``mini-vllm chat``: a conversation. Answers are streamed, and every question is sent with the turns before it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BANNER = "Enter sends, Ctrl-C stops an answer, Ctrl-D ends the chat."
 
 
 def run_chat(arguments: argparse.Namespace, params: SamplingParams) -> int:
-    """Answers go to standard output, everything else to standard error."""
+    """Run a chat. Answers go to standard output, everything else to standard error."""
     if arguments.trace:
         check_run_target(arguments.trace)
     if not sys.stdin.isatty():
@@ -55,15 +55,15 @@ def _run(arguments: argparse.Namespace, params: SamplingParams, is_terminal: boo
 
 
 def context_of(engine: LLMEngine) -> Context:
-    """The model's context, or what the blocks of the KV cache hold, if that is less."""
-    num_in_blocks = (engine.sizes.num_blocks - 1) * engine.config.block_size  # one is the null block
+    """Return the model's context, or the number of tokens that the KV cache holds if that is less."""
+    num_in_blocks = (engine.sizes.num_blocks - 1) * engine.config.block_size  # without the null block
     if num_in_blocks < engine.max_model_len:
         return Context(num_in_blocks, f"the {num_in_blocks} tokens that --kv-memory holds")
     return Context(engine.max_model_len, f"the model's {engine.max_model_len} tokens")
 
 
 def _save(trace: StepTrace, path: Path) -> None:
-    """A chat in which nothing was asked is no error."""
+    """Save the trace. If nothing was asked there is nothing to save: say so, without failing."""
     try:
         save_run(trace, path)
     except ValueError as error:
@@ -71,17 +71,17 @@ def _save(trace: StepTrace, path: Path) -> None:
 
 
 class Chat:
-    """A person and an engine, by turns."""
+    """A person and an engine who take turns."""
 
     def __init__(self, engine: LLMEngine, conversation: Conversation, params: SamplingParams, is_terminal: bool
                  ) -> None:
         self.engine, self.conversation, self.params = engine, conversation, params
         self.is_terminal = is_terminal
-        #: Where messages are kept for the next chat.
+        #: The file that keeps the messages for later chats.
         self.history_path: Path | None = None
 
     def at_terminal(self, model: str) -> Iterator[str]:
-        """What is typed, after a line on whom one talks to."""
+        """Print the name of the model, and return the messages that the user types."""
         from mini_vllm.cli.chat_history import open_history
         history, self.history_path = open_history()
         session = chat_input.terminal_session(history)
@@ -89,7 +89,7 @@ class Chat:
         return chat_input.terminal_messages(session)
 
     def run(self, messages: Iterator[str]) -> int:
-        """Until the messages end, or one is ``/quit``. Returns the exit status."""
+        """Answer messages until they end or one is ``/quit``. Return the exit status."""
         try:
             for message in chat_input.without_blanks(messages):
                 command = command_in(message)
@@ -101,12 +101,12 @@ class Chat:
                     self.obey(command)
                 if self.is_terminal:
                     tell("")
-        except KeyboardInterrupt:  # while a pipe was waited for
+        except KeyboardInterrupt:  # while waiting for a pipe
             return INTERRUPTED
         return 0
 
     def obey(self, command: str) -> None:
-        """Any command but ``/quit``."""
+        """Execute any command except ``/quit``."""
         if command not in COMMANDS:
             tell(about_unknown(command))
         elif command == "/help":
@@ -118,7 +118,7 @@ class Chat:
             tell("The conversation begins anew.")
 
     def answer(self, question: str) -> None:
-        """Stream the answer. Ctrl-C ends it where it is; what was said until then is remembered."""
+        """Stream the answer. Ctrl-C stops it; the text up to that point stays in the conversation."""
         with CtrlC() as ctrl_c:
             try:
                 request_id = self._send(question)
@@ -135,7 +135,10 @@ class Chat:
             print_usage([output], time.perf_counter() - started_s, self.params.max_tokens)
 
     def _send(self, question: str) -> str:
-        """The id of the request. Raises ValueError, and the conversation is as before, if it cannot be served."""
+        """Send the question, and return the id of the request.
+
+        Raise ValueError if it cannot be served; the conversation is unchanged then.
+        """
         asked = self.conversation.ask(question, self.params.max_tokens)
         request_id = self.engine.add_request(asked.token_ids, self.params)
         self.conversation.begin_turn(asked)
@@ -145,7 +148,7 @@ class Chat:
         return request_id
 
     def _outputs(self, request_id: str, ctrl_c: CtrlC) -> Iterator[RequestOutput]:
-        """The answer as it grows; at least once."""
+        """Yield the answer as it grows, at least once."""
         while self.engine.has_unfinished_requests():
             aborted = self.engine.abort_request(request_id) if ctrl_c.came else None
             yield from [aborted] if aborted is not None else self.engine.step()

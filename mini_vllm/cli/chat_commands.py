@@ -1,4 +1,4 @@
-"""Commands in a chat: a message of one word that begins with a slash. Everything else is for the model."""
+"""Commands in a chat: a message of one word that starts with a slash. Every other message goes to the model."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ Up, Down, Ctrl-R  find earlier messages; Tab completes /…"""
 
 
 def command_in(message: str) -> str | None:
-    """``/reset`` is a command, known or not; ``/etc/passwd`` and ``/reset or not?`` are messages."""
+    """Return the command, known or not, or None for a message to the model.
+
+    ``/reset`` is a command; ``/etc/passwd`` and ``/reset or not?`` are messages.
+    """
     words = message.strip()
     return words.lower() if re.fullmatch(r"/[^\s/]+", words) else None
 
 
 def about_unknown(command: str) -> str:
-    """What to say to a command that is none: the nearest one, or all."""
+    """Return the reply to an unknown command: it suggests the most similar command, or lists all of them."""
     near = nearest(command, COMMANDS, cutoff=0.6)
     if near:
         return f"There is no command {command}; did you mean {near}?"
@@ -37,7 +40,7 @@ def about_unknown(command: str) -> str:
 
 
 def help_text(is_terminal: bool, history: Path | None) -> str:
-    """The commands; at a terminal, also the keys, and where messages are kept: nowhere, if ``history`` is None."""
+    """List the commands; at a terminal, also the keys and the file that keeps messages (None: they are not kept)."""
     commands = "\n".join(f"{name:<7} {about}" for name, about in COMMANDS.items())
     if not is_terminal:
         return commands

@@ -1,4 +1,4 @@
-"""What was typed in earlier chats, for the arrow keys and Ctrl-R."""
+"""The messages typed in earlier chats, for the arrow keys and Ctrl-R."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mini_vllm.models.catalogue import cache_folder
 
 
 class MessageHistory(FileHistory):
-    """Messages in a file that nobody else may read. Commands are not kept: nobody looks for an old ``/quit``."""
+    """Messages in a file that no other user may read. Commands are not kept: an old ``/quit`` is of no use."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError if the file cannot be written."""
+        """Create the file if it does not exist. Raise OSError if it cannot be written."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
         path.chmod(0o600)
@@ -23,14 +23,14 @@ class MessageHistory(FileHistory):
         super().__init__(path)
 
     def store_string(self, string: str) -> None:
-        """A disk that is full, or a folder that is gone by now, costs the history and not the chat."""
+        """Store a message. If the disk is full or the folder is gone, the message is lost, but the chat continues."""
         if command_in(string) is None:
             with contextlib.suppress(OSError):
                 super().store_string(string)
 
 
 def open_history() -> tuple[History, Path | None]:
-    """The history, and where it is kept: nowhere, if the cache folder cannot be written."""
+    """Return the history and its file. If the cache folder is not writable, keep it in memory and return None."""
     path = cache_folder() / "chat_history"
     try:
         return MessageHistory(path), path

@@ -1,7 +1,7 @@
-"""What a person says in a chat: typed and pasted at a terminal, or line by line through a pipe.
+"""The user's messages in a chat: typed and pasted at a terminal, or line by line through a pipe.
 
-A terminal sends a paste in brackets (``ESC [200~ … ESC [201~``), so that a program can tell it from typing. One that
-does not ask for the brackets reads a paste line by line, and when it ends, the shell runs the lines that are left.
+A terminal sends a paste in brackets (``ESC [200~ … ESC [201~``), so that a program can tell it from typing. A program
+that does not ask for the brackets reads a paste line by line, and when it exits, the shell runs the remaining lines.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ HOW_TO_END = "Ctrl-D or /quit ends the chat."
 
 
 def without_blanks(messages: Iterable[str]) -> Iterator[str]:
-    """The messages that say something, without empty lines around them."""
+    """Yield the messages that are not blank, without the empty lines around them."""
     for message in messages:
         if message.strip():
             yield re.sub(r"\A\s*\n", "", message.rstrip())
 
 
 def piped_messages(stream: TextIO) -> Iterator[str]:
-    """Each line is a message."""
+    """Yield every line as a message."""
     yield from stream
 
 
 def terminal_messages(session: PromptSession[str]) -> Iterator[str]:
-    """What is sent, until Ctrl-D. Ctrl-C drops what was typed and says how to end.
+    """Yield messages until Ctrl-D. Ctrl-C discards the typed text and prints how to end the chat.
 
-    A paste that comes during an answer is for the next prompt: it is asked for in brackets, too.
+    A paste during an answer belongs to the next prompt, so bracketed pastes are also enabled during answers.
     """
     while True:
         try:
@@ -70,7 +70,7 @@ def _bracketed_pastes(screen: Output) -> Iterator[None]:
 
 
 def check_terminal() -> None:
-    """Raises ValueError, which says how to get it, if prompt_toolkit is not installed."""
+    """Raise ValueError if prompt_toolkit is not installed; the message says how to install it."""
     try:
         import prompt_toolkit  # noqa: F401
     except ImportError:
@@ -79,7 +79,10 @@ def check_terminal() -> None:
 
 def terminal_session(history: History, keyboard: Input | None = None, screen: Output | None = None
                      ) -> PromptSession[str]:
-    """A line editor for messages of several lines; by default at this program's terminal, wherever its output goes."""
+    """Return a line editor for messages of several lines.
+
+    By default it uses this program's terminal, even if the output is redirected.
+    """
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import WordCompleter
     from prompt_toolkit.output import create_output
@@ -90,7 +93,10 @@ def terminal_session(history: History, keyboard: Input | None = None, screen: Ou
 
 
 def _keys() -> KeyBindings:
-    """Enter sends, and others begin a new line. While one searches with Ctrl-R, Enter takes what was found."""
+    """Bind Enter to sending, and Ctrl-J and Alt-Enter to a new line.
+
+    During a search with Ctrl-R these bindings are off, so that Enter accepts the match.
+    """
     from prompt_toolkit.filters import is_searching
     from prompt_toolkit.key_binding import KeyBindings
     keys = KeyBindings()
@@ -102,10 +108,10 @@ def _keys() -> KeyBindings:
 
 @contextmanager
 def held_keys(stream: TextIO) -> Iterator[None]:
-    """What is typed between prompts waits, unseen, for the next prompt, as the keys that were pressed.
+    """Keep keys that are typed between prompts, without echo and unchanged, for the next prompt.
 
-    Otherwise it would be shown in the middle of an answer, and Enter would arrive as Ctrl-J. What nobody has read in
-    the end is not left for the shell to run.
+    Otherwise they would appear in the middle of an answer, and Enter would arrive as Ctrl-J. Keys that are still unread
+    at the end are discarded, so that the shell does not run them.
     """
     terminal = stream.fileno()
     before, held = termios.tcgetattr(terminal), termios.tcgetattr(terminal)

@@ -1,4 +1,4 @@
-"""What commands print is tested as on a machine with a fast BLAS, wherever the tests run."""
+"""The commands' output is tested as on a machine with a fast BLAS, wherever the tests run."""
 
 import pytest
 

@@ -2,9 +2,9 @@
 
     system │ question, answer │ question, answer │ … │ question ──▶ the model ──▶ answer
 
-Every prompt is the one before, with the answer and the next question after it, so the prefix cache finds nearly all of
-it. Two things would spoil that. To read the answer's text again may cut it into other tokens than the model said it in:
-so the tokens are kept. And to forget the oldest turn moves all later ones: so turns are forgotten seldom, many at once.
+Every prompt is the previous one followed by the answer and the next question, so the prefix cache finds nearly all of
+it. Two things would spoil that. Tokenizing the answer's text again may give other tokens than the model generated, so
+the tokens are kept. And forgetting the oldest turn moves all later ones, so turns are forgotten rarely, many at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Context:
-    """How many tokens prompt and answer may have together, and what sets that bound."""
+    """The maximum number of tokens of prompt and answer together, and the reason for that limit."""
 
     num_tokens: int
     #: As in "The conversation no longer fits the model's 2048 tokens".
@@ -34,12 +34,12 @@ class Context:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question with all that was said before it, ready to be sent."""
+    """A question with the turns before it, ready to be sent."""
 
     question: str
     text: str
     token_ids: list[int]
-    #: Turns that go, the oldest first.
+    #: The number of turns to forget, the oldest first.
     num_forgotten: int
 
 
@@ -53,17 +53,17 @@ class Conversation:
     def reset(self) -> None:
         """Forget all turns; the system message stays."""
         self.turns: list[Turn] = []
-        self._prompt = Asked("", "", [], 0)  # the last one, and the answer to it as far as it came
+        self._prompt = Asked("", "", [], 0)  # the last prompt; _answer_ids: its answer so far
         self._answer_ids: list[int] = []
 
     def ask(self, question: str, max_tokens: int | None) -> Asked:
-        """What to send, for an answer of up to ``max_tokens``. Nothing changes yet: see ``begin_turn``.
+        """Return the prompt for an answer of up to ``max_tokens``. Nothing changes yet: see ``begin_turn``.
 
-        An eighth of the context is room enough for an answer, so ``max_tokens`` may be large and costs no memory of
-        what was said. An answer that needs more may have all that is left. Where there is less room, the oldest turns
-        go, until half of what system message and question leave to turns is free: the next ones find their prompts
-        cached.
-        Raises ValueError if the question is too long by itself, or the template does not take it.
+        At most an eighth of the context is kept free for the answer, so a large ``max_tokens`` does not make the
+        conversation forget more; a longer answer may use all of the remaining context. If there is less room than that,
+        the oldest turns are forgotten until half of the room for turns (the context without system message, question
+        and answer) is free, so that the next prompts are found in the cache.
+        Raise ValueError if the question alone is too long, or if the template rejects it.
         """
         asked = self._read(question, 0)
         limit = self.context.num_tokens - min(max_tokens or self.context.num_tokens, self.context.num_tokens // 8)
@@ -76,16 +76,16 @@ class Conversation:
         return asked
 
     def begin_turn(self, asked: Asked) -> None:
-        """The question was sent."""
+        """Record that the question was sent."""
         self.turns = [*self.turns[asked.num_forgotten:], Turn(asked.question)]
         self._prompt, self._answer_ids = asked, []
 
     def hear(self, output: RequestOutput) -> None:
-        """The answer to the last question, as far as it has come."""
+        """Record the answer so far to the last question."""
         self.turns[-1].answer, self._answer_ids = output.text, list(output.token_ids)
 
     def _num_to_forget(self, question: str, limit: int) -> int:
-        """The fewest turns, but at least one, without which half of the room for turns is free; or all."""
+        """Return how many turns to forget so that half of the room for turns is free: at least 1, at most all."""
         alone = len(self._read(question, len(self.turns)).token_ids)
         enough = (alone + limit) // 2
         return 1 + bisect_left(range(1, len(self.turns)), True,
@@ -96,18 +96,18 @@ class Conversation:
         return Asked(question, text, self._encode(text), num_forgotten)
 
     def _messages(self, turns: Sequence[Turn]) -> list[dict[str, str]]:
-        """All but the answer of the last turn, which is to come."""
+        """Return the messages of all turns, except the answer of the last turn, which does not exist yet."""
         messages = [{"role": "system", "content": self.system}] if self.system else []
         for turn in turns:
             messages += [{"role": "user", "content": turn.question}, {"role": "assistant", "content": turn.answer}]
         return messages[:-1]
 
     def _encode(self, text: str) -> list[int]:
-        """The tokens of ``text``; those that the model has read and said already are the same as they were then."""
+        """Return the tokens of ``text``. Text that the model has read or generated before keeps its tokens."""
         said = self._prompt.text + (self.turns[-1].answer if self.turns else "")
         if said and text.startswith(said):
             answer_ids = self._answer_ids
-            if answer_ids and answer_ids[-1] in self.tokenizer.eos_token_ids:  # the template writes its own
+            if answer_ids and answer_ids[-1] in self.tokenizer.eos_token_ids:  # the template adds its own
                 answer_ids = answer_ids[:-1]
             rest = self.tokenizer.encode(text[len(said):], add_special_tokens=False)
             token_ids = [*self._prompt.token_ids, *answer_ids, *rest]

@@ -1,4 +1,4 @@
-"""Ctrl-C that stops an answer and nothing else."""
+"""A Ctrl-C that stops only the answer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from types import FrameType, TracebackType
 
 
 class CtrlC:
-    """Inside the block, Ctrl-C is noted instead of raised: ``with CtrlC() as ctrl_c: … if ctrl_c.came``.
+    """Inside the block, Ctrl-C sets a flag instead of raising: ``with CtrlC() as ctrl_c: … if ctrl_c.came``.
 
-    An exception would come in the middle of a step of the engine. This way the step is finished, then one looks.
+    An exception would interrupt the engine in the middle of a step. This way the step is finished before the flag is
+    checked.
     """
 
     def __init__(self) -> None:

@@ -23,10 +23,11 @@ from mini_vllm.fast.advice import install_commands
 from mini_vllm.gpu.select_runner import try_kernels
 from mini_vllm.models import catalogue
 
-#: How far a product may be from float64, for sums of WIDTH_IN terms of size 1. The reference BLAS stays within 1e-4.
+#: The largest allowed error of a product against float64, for sums of WIDTH_IN terms of size 1. The reference BLAS
+#: stays within 1e-4.
 TOLERANCE = 1e-2
 
-#: How long products are measured, and from when on it is said that the other way round would be faster.
+#: How long products are measured, and how many times faster the other order must be before the doctor reports it.
 ORDER_SECONDS, MAX_TIMES_OFF = 2.0, 1.3
 
 NOTHING_TO_DO = "nothing to do"
@@ -38,7 +39,7 @@ ADVICE = {
 
 
 def memory_bytes() -> tuple[int, int | None]:
-    """Memory of the machine: all of it, and what programs could still take (None where the system does not say)."""
+    """Return the machine's memory, total and available (None if the system does not report it)."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -48,21 +49,21 @@ def memory_bytes() -> tuple[int, int | None]:
 
 
 def models_at_hand() -> list[tuple[str, Path]]:
-    """Name and path of each model that needs no download: those that ship with the engine, then those pulled."""
+    """Return name and path of every model that needs no download: first the shipped ones, then those pulled."""
     shipped = sorted(Path(__file__).parents[1].glob("assets/*/config.json"))
     models = [(config.parent.name, config.parent) for config in shipped]
     return models + [(name, path) for name in catalogue.KNOWN if (path := catalogue.cached_model(name))]
 
 
 def advice(blas: BlasInfo) -> str:
-    """One line: what the user can do to make products faster."""
+    """Return one line that says what the user can do to make products faster."""
     if blas.note == backend.NOT_FOUND:
         return f"for faster products: {', or '.join(install_commands())}"
     return ADVICE.get(blas.note, NOTHING_TO_DO)
 
 
 def describe_orders(seconds: float = ORDER_SECONDS) -> str:
-    """Whether the way round that ``tuning.WEIGHTS_FIRST`` says is the faster one here. Measures for ``seconds``."""
+    """Measure for ``seconds``, and say whether the order in ``tuning.WEIGHTS_FIRST`` is the faster one here."""
     numbers, parts = (4, 8, 16, 24, 32, 48, 64), ("qkv", "mlp")
     each_s = seconds / (len(numbers) * len(parts))
     worst = max(measure_orders(("smollm2",), numbers, each_s, parts), key=lambda order: order.times_off)
@@ -74,10 +75,9 @@ def describe_orders(seconds: float = ORDER_SECONDS) -> str:
 
 
 def run_doctor(console: Console, complaint: str | None = None) -> int:
-    """Print what was found and what to do about it. Returns 0, or 1 if the machine multiplies wrongly.
+    """Print the findings and what to do about them. Return 0, or 1 if the machine multiplies wrongly.
 
-    ``complaint`` says what is wrong with MINI_VLLM_BLAS, where the backend was imported as if it was not set; that is
-    a 1, too.
+    ``complaint`` says what is wrong with MINI_VLLM_BLAS if the backend had to be imported without it; then return 1.
     """
     total, available = memory_bytes()
     memory = f"{total / 2**30:.1f} GiB" + (f", {available / 2**30:.1f} GiB available" if available is not None else "")
@@ -105,7 +105,7 @@ def run_doctor(console: Console, complaint: str | None = None) -> int:
         to_do = "unset MINI_VLLM_BLAS" + (f"; {to_do}" if to_do != NOTHING_TO_DO else "")
     rows.append(("what to do", to_do))
     for title, text in rows:
-        for line in text.splitlines():  # never folded, so that a path or a command can be copied
+        for line in text.splitlines():  # never wrapped, so that a path or a command can be copied
             console.print(Text.assemble((f"{title:<12}", "bold"), line), soft_wrap=True)
             title = ""
     return 0 if is_right and complaint is None else 1

@@ -1,8 +1,8 @@
-"""What ``mini-vllm`` returns to the shell when not all went well."""
+"""The exit statuses of ``mini-vllm`` other than 0."""
 
-#: Some prompts were refused or failed; the others were served.
+#: Some prompts were rejected or failed; the others were served.
 FAILED = 1
-#: Nothing was done, because of what was asked for or a file that is not there.
+#: Nothing was done, because an argument is invalid or a file is missing.
 BAD_ARGUMENTS = 2
-#: Ctrl-C, as shells number it.
+#: Ctrl-C: the number that shells use.
 INTERRUPTED = 130

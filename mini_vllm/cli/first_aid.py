@@ -1,4 +1,4 @@
-"""``MINI_VLLM_BLAS`` may name a library that cannot serve: then no import of the backend succeeds, but the doctor's."""
+"""If ``MINI_VLLM_BLAS`` names an unusable library, importing the backend fails; only the doctor imports it anyway."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 
 
 def import_backend() -> str | None:
-    """Import the backend as if the variable was not set, where it stops the import. What is wrong with it, if so."""
+    """Import the backend; if the variable makes that fail, unset it, import again, and return what is wrong with it."""
     try:
         importlib.import_module("mini_vllm.backend")
     except ValueError as error:
-        del os.environ["MINI_VLLM_BLAS"]  # no library was put before others yet: the search begins as in a new process
+        del os.environ["MINI_VLLM_BLAS"]  # no library was preloaded yet, so the search starts as in a new process
         importlib.import_module("mini_vllm.backend")
         return str(error)
     return None

@@ -1,4 +1,4 @@
-"""``mini-vllm generate``: prompts served together, their texts streamed."""
+"""``mini-vllm generate``: serve prompts together, and stream their texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mini_vllm.trace.recorder import StepTrace
 
 
 def run_generate(arguments: argparse.Namespace, prompts: Sequence[str], params: SamplingParams) -> int:
-    """Texts go to standard output; refusals, usage and ``--stats`` to standard error."""
+    """Generate. Texts go to standard output; rejections, usage and ``--stats`` go to standard error."""
     trace = StepTrace() if arguments.trace else None
     if arguments.trace:
         check_run_target(arguments.trace)
@@ -42,7 +42,7 @@ def run_generate(arguments: argparse.Namespace, prompts: Sequence[str], params: 
 
 
 def make_engine(arguments: argparse.Namespace, config: EngineConfig, trace: StepTrace | None = None) -> LLMEngine:
-    """Of the parts in ``--parts``, where there are any. What is wrong with them is told before the model is loaded."""
+    """Make an engine, with the parts in ``--parts`` if given. Errors in them are raised before the model is loaded."""
     parts = load_parts(arguments.parts) if arguments.parts else None
     with loading(str(config.model)):
         engine = engine_of(config, parts, trace=trace)
@@ -60,17 +60,17 @@ def _make_printer(arguments: argparse.Namespace, num_texts: int) -> Printer:
 
 
 class Generation:
-    """Requests on their way through the engine, and the latest output of each."""
+    """The requests in the engine, and the latest output of each."""
 
     def __init__(self, engine: LLMEngine, printer: Printer) -> None:
         self.engine, self.printer = engine, printer
         self.request_ids: list[str] = []
         self.outputs: dict[str, RequestOutput] = {}
-        #: Prompts that were refused, and requests that ended with an error.
+        #: Prompts that were rejected, and requests that ended with an error.
         self.num_refused = 0
 
     def add(self, prompts: Sequence[str], params: SamplingParams) -> None:
-        """A prompt that is refused does not stop the others."""
+        """Add a request per prompt. A rejected prompt does not stop the others."""
         for index, prompt in enumerate(prompts):
             request_id = f"prompt-{index}"
             try:
@@ -84,7 +84,7 @@ class Generation:
                 self.printer.expect(request_id)
 
     def run(self) -> bool:
-        """Step until all requests have ended. Ctrl-C ends them where they are. Returns whether it came."""
+        """Step until all requests have ended. Ctrl-C aborts them. Return whether Ctrl-C was pressed."""
         try:
             while self.engine.has_unfinished_requests():
                 for output in self.engine.step():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def loading(model: str) -> Iterator[None]:
-    """``Loading smollm2 …`` on standard error, gone when it is over. Nothing, if that is no terminal."""
+    """Show ``Loading smollm2 …`` on standard error until the block ends. Show nothing if that is not a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -21,6 +21,6 @@ def loading(model: str) -> Iterator[None]:
 
 
 def short_name(model: str) -> str:
-    """A model's name; of a folder or file, the last part of its path."""
+    """Return a model's name; for a folder or file, the last part of its path."""
     path = Path(model).expanduser()
     return path.resolve().name if path.exists() else model

@@ -1,4 +1,4 @@
-"""What a command says beside its output, on standard error."""
+"""The messages that a command prints on standard error, next to its output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mini_vllm.terminal import fold
 
 
 def tell(text: str, style: str = "") -> None:
-    """At a terminal wrapped between words, and a long path not at all, in this style; elsewhere as it stands."""
+    """Print ``text`` in this style. At a terminal, wrap it between words, but never break a long path."""
     from rich.console import Console
     console = Console(stderr=True, soft_wrap=True)
     if sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""What ``generate`` prints: texts as they grow, or JSON."""
+"""The output of ``generate``: texts as they grow, or JSON."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from mini_vllm.typewriter import writer_for
 
 
 class Printer(Protocol):
-    """Shows outputs as they come."""
+    """Shows outputs as they arrive."""
 
     def expect(self, request_id: str) -> None:
-        """The next request whose outputs will come."""
+        """Register the next request whose outputs will arrive."""
 
     def show(self, output: RequestOutput) -> None:
-        """An output of a request that is expected, unfinished or finished."""
+        """Show an output, finished or not, of a registered request."""
 
     def refuse(self, request_id: str, prompt: str, error: str) -> None:
-        """A prompt that will have no output."""
+        """Report a prompt that was rejected and has no output."""
 
 
 class TextPrinter:
-    """Streams texts in the order of their prompts: one as it grows, the next when the one before is done."""
+    """Streams texts in the order of their prompts: one as it grows, the next when the previous one is done."""
 
     def __init__(self, stream: TextIO, num_texts: int) -> None:
         self.stream = stream
@@ -50,7 +50,7 @@ class TextPrinter:
         pass  # it has no text
 
     def _show_current(self) -> bool:
-        """Show what is new of the current text. Whether it ended, so that the next one's turn has come."""
+        """Show the new part of the current text. Return whether the text ended, so that the next one may be shown."""
         prompt_index, index = self._at
         if prompt_index >= len(self._order) or self._order[prompt_index] not in self._latest:
             return False
@@ -75,7 +75,7 @@ class TextPrinter:
 
 
 class JsonPrinter:
-    """One JSON object a prompt, as they finish; one that is refused has finished at once."""
+    """Prints one JSON object per prompt when the prompt finishes. A rejected prompt finishes at once."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -95,18 +95,18 @@ class JsonPrinter:
 
     def write(self, request_id: str, prompt: str | None, outputs: Sequence[Mapping[str, object]], usage: Usage,
               error: str | None = None, of_prompt: Mapping[str, object] | None = None) -> None:
-        """A line with the object of one prompt."""
+        """Write the object of one prompt as a line."""
         self.stream.write(json.dumps({"id": request_id, "prompt": prompt, **(of_prompt or {}), "outputs": outputs,
                                       "usage": usage.to_dict(), "error": error}) + "\n")
         self.stream.flush()
 
 
 def _logprobs(name: str, entries: Sequence[TokenLogprob | None] | None) -> dict[str, object]:
-    """Under this name, if they were asked for: one object a token, null for the first of a prompt."""
+    """Return the log-probabilities under this name, if requested: one object per token, null for a prompt's first."""
     return {} if entries is None else {name: [entry and asdict(entry) for entry in entries]}
 
 
 def title(prompt: str, width: int) -> str:
-    """The beginning of a prompt, in one line."""
+    """Return the beginning of a prompt as one line."""
     line = prompt.strip().replace("\n", " ")
     return line[:width] + ("…" if len(line) > width else "")

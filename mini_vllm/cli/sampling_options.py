@@ -1,7 +1,7 @@
 """The options of ``generate`` and ``chat`` that say how to sample and when to stop.
 
-Each is a field of SamplingParams, and its ``dest`` is the name of the field. None has a default but ``--max-tokens``:
-what was not given is left to the model, and whether something was given matters to ``--beams``.
+Each is a field of SamplingParams, and its ``dest`` is the name of the field. Only ``--max-tokens`` has a default: an
+option that was not given takes the model's value, and ``--beams`` must know which options were given.
 """
 
 from __future__ import annotations
@@ -13,55 +13,55 @@ from typing import Any
 
 from mini_vllm.request import SamplingParams
 
-#: Where neither the command line nor the model says anything.
+#: Used if neither the command line nor the model sets one.
 TEMPERATURE = 0.8
 FIELDS = tuple(field.name for field in fields(SamplingParams))
-#: Options that are not called like their field.
+#: Options whose name differs from their field's.
 _OPTIONS = {"bad_words": "--bad-word", "stop_token_ids": "--stop-token-id",
             "skip_special_tokens": "--keep-special-tokens"}
 
 
 def option_of(name: str) -> str:
-    """The option that sets a field of SamplingParams."""
+    """Return the option that sets a field of SamplingParams."""
     return _OPTIONS.get(name, f"--{name.replace('_', '-')}")
 
 
 def add_choice_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how a token is chosen")
     group.add_argument("--temperature", type=float, metavar="T", help="0 always takes the likeliest token; above 1 is "
-                       f"flatter than the model (default: as the model's makers advise, else {TEMPERATURE})")
+                       f"flatter than the model (default: the model's recommended value, else {TEMPERATURE})")
     group.add_argument("--top-p", type=float, metavar="P", help="draw from the fewest likeliest tokens whose "
                        "probabilities reach P (default: the model's, else 1)")
-    group.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest (default: the model's, else "
-                       "all)")
-    group.add_argument("--min-p", type=float, metavar="P", help="draw from those at least P times as likely as the "
+    group.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens (default: the model's, "
+                       "else all)")
+    group.add_argument("--min-p", type=float, metavar="P", help="draw from tokens at least P times as likely as the "
                        "likeliest (default: the model's, else 0)")
     group.add_argument("--repetition-penalty", type=float, metavar="X", help="above 1: tokens of prompt and output are "
-                       "less likely to come again (default: the model's, else 1)")
-    group.add_argument("--presence-penalty", type=float, metavar="X", help="-2 to 2, taken from the logits of tokens "
-                       "that the output has (default: 0)")
-    group.add_argument("--frequency-penalty", type=float, metavar="X", help="the same, once for each time that the "
-                       "token came (default: 0)")
+                       "less likely to appear again (default: the model's, else 1)")
+    group.add_argument("--presence-penalty", type=float, metavar="X", help="-2 to 2, subtracted from the logits of "
+                       "tokens that the output contains (default: 0)")
+    group.add_argument("--frequency-penalty", type=float, metavar="X", help="the same, once per occurrence of the "
+                       "token (default: 0)")
     group.add_argument("--logit-bias", type=_bias, action="append", metavar="ID=X", help="add X to the logit of this "
                        "token id; may be given several times")
-    group.add_argument("--allowed-token-ids", type=_token_ids, metavar="ID,ID,...", help="draw nothing but these")
-    group.add_argument("--bad-word", dest="bad_words", action="append", metavar="TEXT", help="text that does not come; "
-                       "may be given several times")
-    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text (default: another text "
-                       "each time)")
+    group.add_argument("--allowed-token-ids", type=_token_ids, metavar="ID,ID,...", help="draw only these tokens")
+    group.add_argument("--bad-word", dest="bad_words", action="append", metavar="TEXT", help="text that must not "
+                       "appear in the output; may be given several times")
+    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text (default: a different "
+                       "text each time)")
 
 
 def add_end_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     group = parser.add_argument_group("what ends the output, and what of it is shown")
     group.add_argument("--max-tokens", type=int, default=max_tokens, metavar="N", help="default: %(default)s")
-    group.add_argument("--min-tokens", type=int, metavar="N", help="before this many nothing ends it (default: 0)")
-    group.add_argument("--stop", action="append", metavar="TEXT", help="text that ends it; may be given several "
-                       "times")
+    group.add_argument("--min-tokens", type=int, metavar="N", help="nothing ends the output earlier (default: 0)")
+    group.add_argument("--stop", action="append", metavar="TEXT", help="text that ends the output; may be given "
+                       "several times")
     group.add_argument("--stop-token-id", dest="stop_token_ids", type=int, action="append", metavar="ID",
-                       help="token id that ends it; may be given several times")
+                       help="token id that ends the output; may be given several times")
     group.add_argument("--include-stop-str-in-output", action="store_const", const=True, help="show what ended "
-                       "it: the stop text, or the token")
-    group.add_argument("--ignore-eos", action="store_const", const=True, help="go on after the model's end of text")
+                       "the output: the stop text, or the token")
+    group.add_argument("--ignore-eos", action="store_const", const=True, help="continue after the model's end of text")
     group.add_argument("--keep-special-tokens", dest="skip_special_tokens", action="store_const", const=False,
                        help="show special tokens too")
 
@@ -81,21 +81,24 @@ def _token_ids(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"must be token ids with commas between, such as 5,42, not {text!r}") from None
 
 
-# ---- what the values come to
+# ---- reading the values
 
 
 def given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The fields of SamplingParams that the command line sets."""
+    """Return the fields of SamplingParams that the command line sets."""
     values = {name: value for name in FIELDS if (value := getattr(arguments, name, None)) is not None}
     return {**values, "logit_bias": dict(values["logit_bias"])} if "logit_bias" in values else values
 
 
 def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
-    """What the command line says, before a model is loaded. Raises ValueError naming the field that cannot be."""
+    """Return the parameters of the command line, before a model is loaded.
+
+    Raise ValueError if a value is invalid; the message names the field.
+    """
     return SamplingParams(**given(arguments))
 
 
 def with_defaults(params: SamplingParams, arguments: argparse.Namespace, of_model: Mapping[str, Any]) -> SamplingParams:
-    """The same parameters, with the model's own in place of what the command line leaves open."""
+    """Return the parameters with the model's values for the fields that the command line does not set."""
     left_open = {"temperature": TEMPERATURE, **of_model}
     return replace(params, **{name: value for name, value in left_open.items() if name not in given(arguments)})

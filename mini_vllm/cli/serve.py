@@ -1,4 +1,4 @@
-"""``mini-vllm serve``: models over HTTP, until somebody stops it."""
+"""``mini-vllm serve``: models over HTTP, until the user stops the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mini_vllm.parts.parts_file import load_parts
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Returns when the server was told to stop, and has answered who was there."""
+    """Serve until told to stop, and return when the running requests have been answered."""
     check_installed("serve", "the server")
     from mini_vllm.server.serving import serve
     from mini_vllm.server.settings import ServerSettings

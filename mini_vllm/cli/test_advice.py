@@ -1,4 +1,4 @@
-"""A slow BLAS is told once by every command that computes, and never to whoever chose it."""
+"""Every command that computes mentions a slow BLAS once, unless the user chose that BLAS."""
 
 import io
 import subprocess

@@ -1,4 +1,4 @@
-"""``mini-vllm chat`` from question to answer, through a pipe. What keys do is in test_chat_input.py."""
+"""``mini-vllm chat`` from question to answer, through a pipe. Keys are tested in test_chat_input.py."""
 
 import io
 import re
@@ -19,9 +19,9 @@ NUMBER = r"[\d.]+"
 
 @pytest.fixture
 def talk(shallow, tmp_path, monkeypatch, capsys):
-    """Says these lines to a model of random weights; what came back on the two streams."""
+    """Return a function that sends lines to a model with random weights and returns both output streams."""
     talker = make_talker(shallow, tmp_path)
-    settings = talker / "tokenizer_config.json"  # as in real templates, an answer goes on where its prompt ends
+    settings = talker / "tokenizer_config.json"  # as in real templates, an answer continues where its prompt ends
     settings.write_text(settings.read_text().replace('assistant:"', 'assistant: "'))
 
     def run(lines, *arguments, status=0, max_tokens=3):
@@ -33,7 +33,7 @@ def talk(shallow, tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The prompts that reach the engine, as texts."""
+    """Record the prompts that reach the engine, as texts."""
     prompts = []
     real = LLMEngine.add_request
 
@@ -47,7 +47,7 @@ def asked(monkeypatch):
 
 @pytest.fixture
 def ctrl_c(monkeypatch):
-    """``ctrl_c(Class, "method", number)``: Ctrl-C is pressed during this call of the method."""
+    """Return a function: ``ctrl_c(Class, "method", number)`` presses Ctrl-C during this call of the method."""
     def press(owner, name, number):
         calls, real = iter(range(10**6)), getattr(owner, name)
 
@@ -60,7 +60,7 @@ def ctrl_c(monkeypatch):
 
 
 def hits(error):
-    """(cached, prompt) tokens of every answer."""
+    """Return (cached, prompt) tokens of every answer."""
     return [(int(cached), int(prompt)) for cached, prompt in re.findall(r"\((\d+) of (\d+) tokens cached\)", error)]
 
 
@@ -83,7 +83,7 @@ def test_chat_answers_every_question_of_a_pipe(talk, asked):
     captured = talk("first\n\n  \nsecond\n\n")
     assert len(asked) == 2 and asked[1].endswith("user: second\nassistant: ")
     assert re.fullmatch(rf"(first token {NUMBER} s \(\d+ of \d+ tokens cached\), then {NUMBER} tokens/s; "
-                        r"cut off after 3 tokens: --max-tokens\n){2}", captured.err), "and nothing else"
+                        r"stopped at 3 tokens \(raise it with --max-tokens\)\n){2}", captured.err), "and nothing else"
     assert captured.out.count("\n") == 2
 
 
@@ -148,7 +148,7 @@ def test_ctrl_c_stops_an_answer_and_what_was_said_is_remembered(talk, asked, ctr
     said = asked[1].removeprefix("user: first\nassistant: ").removesuffix("\nuser: second\nassistant: ")
     assert said and captured.out.startswith(said.strip())
     first, second = captured.err.splitlines()
-    assert first.endswith("; stopped") and second.endswith("; cut off after 9 tokens: --max-tokens")
+    assert first.endswith("; stopped") and second.endswith("; stopped at 9 tokens (raise it with --max-tokens)")
 
 
 def test_ctrl_c_before_the_first_token_does_not_end_the_chat(talk, asked, ctrl_c):
@@ -196,8 +196,11 @@ def test_a_full_context_forgets_the_oldest_turns_and_says_so(talk, asked):
 
 
 def test_after_forgetting_the_next_turns_hit_the_cache_again(talk):
-    """About 40 tokens a turn: to forget one at a time would compute all of the prompt anew in every turn from the
-    twelfth on."""
+    """Check that turns are forgotten many at once.
+
+    With about 40 tokens per turn, forgetting one at a time would recompute the whole prompt in every turn from the
+    twelfth on.
+    """
     error = talk("".join(f"question {number:02}\n" for number in range(40)), max_tokens=4).err
     anew = [index for index, (cached, prompt) in enumerate(hits(error)) if prompt - cached > 40]
     assert len(hits(error)) == 40 and len(anew) <= 6, f"computed anew: turns {anew}"
@@ -218,7 +221,7 @@ def test_a_pool_that_is_smaller_than_the_context_bounds_the_conversation(talk):
 
 
 def test_an_answer_may_have_what_is_left_of_the_context(talk):
-    assert talk("x" * 480 + "\n", max_tokens=100).err.endswith("; cut off: the context of 512 tokens is full\n")
+    assert talk("x" * 480 + "\n", max_tokens=100).err.endswith("; stopped: the context of 512 tokens is full\n")
 
 
 # ---- the end

@@ -1,4 +1,4 @@
-"""What reaches the model of a chat: through a pipe, by keys and pastes, and through a real pseudo-terminal."""
+"""The messages that reach the model of a chat: through a pipe, by keys and pastes, and through a pseudo-terminal."""
 
 import fcntl
 import io
@@ -33,20 +33,20 @@ from mini_vllm.conftest import make_talker
 
 CTRL_C, CTRL_D, CTRL_J, CTRL_R, ENTER, ALT_ENTER = "\x03", "\x04", "\n", "\x12", "\r", "\x1b\r"
 TAB, UP = "\t", "\x1b[A"
-#: A prompt that takes keys: pastes in brackets are asked for when the terminal is ready. (A plain one: a line's ">".)
+#: A prompt that is ready for keys: it has enabled bracketed pastes. (A plain prompt: a line that starts with ">".)
 PROMPT = r"(?:\x1b\[\?2004h[^>]*|\n)>[ \x08]"
 
 
 def paste(text):
-    """What a terminal sends for a paste: line ends are those of the Enter key, and brackets stand around it."""
+    """Return what a terminal sends for a paste: line ends are those of the Enter key, and the text is in brackets."""
     return "\x1b[200~" + text.replace("\n", "\r") + "\x1b[201~"
 
 
 def typed(keys, history=None):
-    """The messages that come of these keys."""
+    """Return the messages that these keys produce."""
     with create_pipe_input() as keyboard:
         keyboard.send_text(keys)
-        keyboard.close()  # else a test that fails might wait for keys forever
+        keyboard.close()  # otherwise a failing test might wait for keys forever
         session = terminal_session(history or InMemoryHistory(), keyboard, DummyOutput())
         return list(without_blanks(terminal_messages(session)))
 
@@ -115,7 +115,7 @@ def test_help_fits_60_columns(history):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """The cache folder, which is not there yet."""
+    """Return the cache folder, which does not exist yet."""
     monkeypatch.setenv("MINI_VLLM_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -173,7 +173,7 @@ def test_each_line_of_a_pipe_is_a_message(text, expected):
 
 
 class Terminal:
-    """A program at a pseudo-terminal, as a shell would start it."""
+    """A program in a pseudo-terminal, started as a shell would start it."""
 
     def __init__(self, cache, *arguments):
         self.master, self.slave = os.openpty()
@@ -186,7 +186,7 @@ class Terminal:
         self.screen = ""
 
     def wait_for(self, pattern):
-        """Read on until the screen shows ``pattern``; what came after it is kept for the next call."""
+        """Read until the screen shows ``pattern``. Output after it is kept for the next call."""
         deadline = time.monotonic() + 60
         while not (match := re.search(pattern, self.screen)):
             ready, _, _ = select.select([self.master], [], [], 0.1)
@@ -216,7 +216,10 @@ def terminal(shallow, tmp_path):
 
 
 def num_prompt_tokens(*messages):
-    """Of the talker's template and one token a byte: ``user: ...`` for each message, then ``assistant:``."""
+    """Count the tokens of a prompt in the talker's template, ``user: ...`` per message, then ``assistant:``.
+
+    A byte is a token.
+    """
     return sum(len(f"user: {message}\n") for message in messages) + len("assistant:")
 
 

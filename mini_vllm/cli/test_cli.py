@@ -1,4 +1,4 @@
-"""``mini-vllm`` as one types it."""
+"""``mini-vllm`` as a user types it."""
 
 import io
 import json
@@ -34,14 +34,15 @@ def test_generate_streams_prompt_and_text_and_closes_with_usage(model, capsys):
     assert captured.out.startswith("hello") and captured.out.endswith("\n") and len(captured.out) > len("hello\n")
     number = r"[\d.]+"
     assert re.fullmatch(rf"first token {number} s \(0 of 5 tokens cached\), then {number} tokens/s; "
-                        r"cut off after 5 tokens: --max-tokens\n", captured.err)
+                        r"stopped at 5 tokens \(raise it with --max-tokens\)\n", captured.err)
 
 
 def test_several_prompts_close_with_one_line_for_all(model, capsys):
     assert main(["generate", "--model", model, "--max-tokens", "5", "--seed", "1", "hello", "again"]) == 0
     error = capsys.readouterr().err
     assert error.startswith("2 prompts, 10 tokens (0 cached); first tokens after ") and error.count("\n") == 1
-    assert " s; 10 tokens in " in error and error.endswith(" together; 2 of 2 cut off after 5 tokens: --max-tokens\n")
+    assert " s; 10 tokens in " in error
+    assert error.endswith(" together; 2 of 2 stopped at 5 tokens (raise it with --max-tokens)\n")
 
 
 def test_where_every_prompt_is_refused_there_is_no_line_of_usage(model, capsys):
@@ -159,7 +160,7 @@ def test_a_broken_file_of_a_model_is_named_in_one_line(shallow, tmp_path, capsys
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_file_of_a_model_that_may_not_be_read_is_named(shallow, tmp_path, capsys, monkeypatch, name):
-    """As for somebody who is not root, for whom no file is locked."""
+    """Simulate a user without permission: root, who may run these tests, can read every file."""
     folder, real = tmp_path / "model", io.open
     shutil.copytree(shallow("llama2"), folder)
 

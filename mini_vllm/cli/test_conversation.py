@@ -1,4 +1,4 @@
-"""What is sent with a question: everything that fits, in the tokens it was said in."""
+"""The prompt of a question: all earlier turns that fit, with the tokens that the model generated."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from mini_vllm.request import CompletionOutput, RequestOutput, Usage
 
 @pytest.fixture(scope="module")
 def tokenizer(shallow, tmp_path_factory):
-    """One token a byte; ``system: …``, ``user: …``, ``assistant: …``, each on a line."""
+    """Load a tokenizer with one token per byte. The template writes ``system: …``, ``user: …``, ``assistant: …``."""
     return tokenizer_from_folder(make_talker(shallow, tmp_path_factory.mktemp("talker")))
 
 
@@ -24,7 +24,7 @@ def output(tokenizer, text, token_ids=None):
 
 
 def say(talk, question, answer, max_tokens=512):
-    """One turn; what was sent for it."""
+    """Run one turn, and return what was sent for it."""
     asked = talk.ask(question, max_tokens)
     talk.begin_turn(asked)
     talk.hear(output(talk.tokenizer, answer))
@@ -56,7 +56,7 @@ def test_reset_forgets_all_but_the_system_message(tokenizer):
 
 
 class Words:
-    """Stands in for a tokenizer in which a text can be cut in two ways: "ab" is 3, or 1 and 2. 9 ends a text."""
+    """A fake tokenizer in which a text has two encodings: "ab" is 3, or 1 and 2. 9 ends a text."""
 
     eos_token_ids = frozenset({9})
     pieces = {1: "a", 2: "b", 3: "ab", 4: "?", 9: "$"}

@@ -25,7 +25,7 @@ def test_at_a_terminal_it_shows_and_goes(monkeypatch):
 
 
 def test_through_a_pipe_there_is_nothing(capsys, monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")  # which rich takes for a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich assume a terminal
     with loading("smollm2"):
         pass
     assert capsys.readouterr() == ("", "")

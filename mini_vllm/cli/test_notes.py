@@ -1,4 +1,4 @@
-"""What is said on standard error fits a terminal, and is one line in a file."""
+"""Messages on standard error fit a terminal, and are one line in a file."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""The options that say how to sample: all of SamplingParams, and what is not given comes from the model."""
+"""The sampling options: they cover all of SamplingParams, and options that are not given come from the model."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from mini_vllm.models import loader
 from mini_vllm.models.catalogue import KNOWN
 from mini_vllm.request import SamplingParams
 
-#: Field → what is typed, and what comes of it.
+#: Field → the typed option, and the resulting value.
 TYPED = {
     "max_tokens": (["--max-tokens", "40"], 40),
     "min_tokens": (["--min-tokens", "3"], 3),
@@ -40,7 +40,7 @@ TYPED = {
     "skip_special_tokens": (["--keep-special-tokens"], False),
     "n": (["--n", "2"], 2),
 }
-#: A chat shows one text, as it comes.
+#: A chat shows one text, as it arrives.
 NOT_IN_CHAT = {"n", "logprobs", "prompt_logprobs"}
 
 
@@ -62,7 +62,7 @@ def test_an_option_that_is_not_given_sets_nothing():
     assert given(parse("generate")) == {"max_tokens": 128} and given(parse("chat")) == {"max_tokens": 512}
 
 
-# ---- what is left open
+# ---- options that are not given
 
 
 ADVISED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
@@ -103,7 +103,7 @@ def test_the_command_line_takes_the_likeliest_token_of_smollm2_and_ends_loops():
     assert params == SamplingParams(max_tokens=512, temperature=0.0, frequency_penalty=0.5)
 
 
-# ---- what cannot be
+# ---- invalid values
 
 
 @pytest.mark.parametrize("words, complaint", [
@@ -160,7 +160,7 @@ def test_beams_go_on_after_the_end_of_the_text_if_asked_to(checkpoints, tmp_path
     assert reasons[0][0] == "stop" and reasons[1] == ("length", 4)
 
 
-# ---- what is printed
+# ---- output
 
 
 def test_json_has_the_log_probabilities_that_were_asked_for(checkpoints, capsys):
@@ -189,4 +189,4 @@ def test_help_is_grouped_and_fits_80_columns(capsys, monkeypatch, command):
     assert max(map(len, lines)) < 80 and lines[0].startswith(f"usage: mini-vllm {command} [options]")
     groups = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert {"how a token is chosen:", "what ends the output, and what of it is shown:", "the engine:"} <= set(groups)
-    assert "makers advise, else 0.8)" in " ".join(" ".join(lines).split())
+    assert "recommended value, else 0.8)" in " ".join(" ".join(lines).split())

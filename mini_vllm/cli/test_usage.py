@@ -1,4 +1,4 @@
-"""The line after an answer: what it says of speed, cache and how the text ended."""
+"""The line after an answer: what it says about speed, the cache and the end of the text."""
 
 import pytest
 
@@ -19,12 +19,12 @@ def output(num_tokens=10, reason="stop", timings=(0.1, 0.3, 0.5), prompt_tokens=
     (output(0, "abort", (None, None, None)), "no token came; stopped"),
     (output(0, "abort", (0.1, None, None)), "no token came; stopped"),
     (output(0, "error", (0.1, None, None), error="broken"), "no token came; failed"),
-    (output(51, "length"), "first token 0.4 s (79 of 105 tokens cached), then 100 tokens/s; cut off after 51 tokens: "
-                           "--max-tokens"),
-    (output(6, "length"), "first token 0.4 s (79 of 105 tokens cached), then 10 tokens/s; cut off: the context of 111 "
+    (output(51, "length"), "first token 0.4 s (79 of 105 tokens cached), then 100 tokens/s; stopped at 51 tokens "
+                           "(raise it with --max-tokens)"),
+    (output(6, "length"), "first token 0.4 s (79 of 105 tokens cached), then 10 tokens/s; stopped: the context of 111 "
                           "tokens is full"),
-    (output(6, "kv_cache_full"), "first token 0.4 s (79 of 105 tokens cached), then 10 tokens/s; cut off after 6 "
-                                 "tokens: the KV cache is full, see --kv-memory"),
+    (output(6, "kv_cache_full"), "first token 0.4 s (79 of 105 tokens cached), then 10 tokens/s; stopped at 6 "
+                                 "tokens: the KV cache is full (see --kv-memory)"),
 ])
 def test_one_text(one, expected):
     assert usage_line([one], 9.0, max_tokens=51) == expected
@@ -45,7 +45,8 @@ def test_several_continuations_of_one_prompt():
 
 def test_several_texts_say_how_many_ended_how():
     outputs = [output(), output(20, "length"), output(20, "length"), output(0, "abort", (None, None, None))]
-    assert usage_line(outputs, 2.0, 20).endswith("; 2 of 4 cut off after 20 tokens: --max-tokens; 1 of 4 stopped")
+    assert usage_line(outputs, 2.0, 20).endswith("; 2 of 4 stopped at 20 tokens (raise it with --max-tokens); "
+                                                 "1 of 4 stopped")
     nobody = [output(0, "abort", (None, None, None))] * 2
     assert usage_line(nobody, 2.0, 20) == ("2 prompts, 210 tokens (158 cached); 0 tokens in 2.0 s, 0.0 tokens/s "
                                            "together; 2 of 2 stopped")

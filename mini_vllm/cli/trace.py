@@ -12,7 +12,7 @@ from mini_vllm.trace.recorder import StepTrace
 
 
 def run_trace(arguments: argparse.Namespace) -> int:
-    """Where the picture goes, and how wide it is, is checked before anything is read."""
+    """Draw a trace. The picture's path and width are checked before anything is read."""
     out: Path = arguments.output or arguments.file.with_suffix(".svg")
     check_target(out, arguments.file)
     check_width(arguments.width)
@@ -24,7 +24,7 @@ def run_trace(arguments: argparse.Namespace) -> int:
 
 
 def check_target(out: Path, trace: Path) -> None:
-    """Raises ValueError, which says why, if no picture can or should be written there."""
+    """Raise ValueError, with the reason, if the picture cannot or should not be written to ``out``."""
     writable_file(out)
     check_suffix(out)
     if out.resolve() == trace.resolve():

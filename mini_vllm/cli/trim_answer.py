@@ -1,4 +1,4 @@
-"""An answer as it streams: without the blank lines that models put around it."""
+"""Streaming an answer without the blank lines that models put around it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mini_vllm.typewriter import writer_for
 
 
 class AnswerPrinter:
-    """Writes a text as it grows. White space at its end is held back until something comes after it."""
+    """Writes a text as it grows. White space at its end is held back until other text follows it."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -17,7 +17,7 @@ class AnswerPrinter:
         self._num_shown = 0
 
     def show(self, text: str) -> None:
-        """``text`` is all of the answer so far."""
+        """Write the new part of ``text``, which is the whole answer so far."""
         visible = trimmed(text)
         self._writer.write(visible[self._num_shown:])
         self.stream.flush()
@@ -29,5 +29,5 @@ class AnswerPrinter:
 
 
 def trimmed(text: str) -> str:
-    """Without blank lines before and after it, and without a single space before it; an indented line stays so."""
+    """Remove blank lines around ``text``, and a single space before it; deeper indentation is kept."""
     return re.sub(r"\A(\s*\n)?( (?! ))?", "", text.rstrip())

@@ -1,4 +1,4 @@
-"""The line after an answer: how long the first token took, what the cache spared, how fast the rest came, why it ended.
+"""The line after an answer: the time to the first token, the cached tokens, the speed of the rest, and why it ended.
 
     one text       first token 0.4 s (79 of 105 tokens cached), then 17 tokens/s
     several texts  3 prompts, 212 tokens (96 cached); first tokens after 0.1 to 0.4 s; 120 tokens in 1.3 s, 92 tokens/s
@@ -15,13 +15,13 @@ from mini_vllm.request import CompletionOutput, RequestOutput
 
 
 def print_usage(outputs: Sequence[RequestOutput], elapsed_s: float, max_tokens: int | None) -> None:
-    """On standard error, dim at a terminal. Nothing, if every prompt was refused."""
+    """Print the line on standard error, dim at a terminal. Print nothing if every prompt was rejected."""
     if outputs:
         tell(usage_line(outputs, elapsed_s, max_tokens), style="dim")
 
 
 def usage_line(outputs: Sequence[RequestOutput], elapsed_s: float, max_tokens: int | None) -> str:
-    """For at least one output, in ``elapsed_s`` together. ``max_tokens`` is what each text was allowed."""
+    """Return the line for one or more outputs, which took ``elapsed_s`` together, at most ``max_tokens`` per text."""
     is_one_text = sum(len(output.outputs) for output in outputs) == 1
     parts = [_one_text(outputs[0])] if is_one_text else _several_texts(outputs, elapsed_s)
     return "; ".join([*parts, *_endings(outputs, max_tokens)])
@@ -45,20 +45,20 @@ def _several_texts(outputs: Sequence[RequestOutput], elapsed_s: float) -> list[s
         parts[0] += f", {num_texts} continuations"
     waits_s = [wait_s for output in outputs if (wait_s := _first_token_s(output)) is not None]
     if waits_s:
-        ends = dict.fromkeys((in_seconds(min(waits_s)), in_seconds(max(waits_s))))  # one, if they read the same
+        ends = dict.fromkeys((in_seconds(min(waits_s)), in_seconds(max(waits_s))))  # one, if both read the same
         parts.append(f"first token{'s' * (len(waits_s) > 1)} after {' to '.join(ends)} s")
     rate = _rate(num_tokens, elapsed_s)
     return [*parts, f"{_counted(num_tokens, 'token')} in {in_seconds(elapsed_s)} s, {rate} tokens/s together"]
 
 
 def _first_token_s(output: RequestOutput) -> float | None:
-    """From when the engine took the request in."""
+    """Return the time to the first token, from when the engine accepted the request; None if there was no token."""
     timings = output.timings
     return None if timings.first_token_s is None else (timings.queue_s or 0.0) + timings.first_token_s
 
 
 def _endings(outputs: Sequence[RequestOutput], max_tokens: int | None) -> list[str]:
-    """How texts ended that did not end of themselves; with how many they are, if there are several texts."""
+    """Say why texts ended, if the model did not end them itself; with a count if there are several texts."""
     endings = [_ending(output, text, max_tokens) for output in outputs for text in output.outputs]
     counted = Counter(ending for ending in endings if ending is not None)
     return [ending if len(endings) == 1 else f"{count} of {len(endings)} {ending}" for ending, count in counted.items()]
@@ -68,10 +68,10 @@ def _ending(output: RequestOutput, text: CompletionOutput, max_tokens: int | Non
     num_tokens = len(text.token_ids)
     if text.finish_reason == "length":
         if num_tokens == max_tokens:
-            return f"cut off after {_counted(num_tokens, 'token')}: --max-tokens"
-        return f"cut off: the context of {output.usage.prompt_tokens + num_tokens} tokens is full"
+            return f"stopped at {_counted(num_tokens, 'token')} (raise it with --max-tokens)"
+        return f"stopped: the context of {output.usage.prompt_tokens + num_tokens} tokens is full"
     return {"abort": "stopped", "error": "failed",
-            "kv_cache_full": f"cut off after {_counted(num_tokens, 'token')}: the KV cache is full, see --kv-memory",
+            "kv_cache_full": f"stopped at {_counted(num_tokens, 'token')}: the KV cache is full (see --kv-memory)",
             }.get(text.finish_reason or "")
 
 
@@ -80,7 +80,7 @@ def _counted(number: int, name: str) -> str:
 
 
 def in_seconds(seconds: float) -> str:
-    """As one would say it: 0.04, 0.4, 1.3, 12."""
+    """Format seconds with as many digits as matter: 0.04, 0.4, 1.3, 12."""
     if seconds < 0.095:
         return f"{seconds:.1g}"
     return f"{seconds:.1f}" if seconds < 9.95 else f"{seconds:.0f}"

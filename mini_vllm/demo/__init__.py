@@ -1,5 +1,5 @@
 """``mini-vllm demo``: ``tale``, real decoding, which ``make demo`` shows; ``blocks``, the KV cache manager alone; and
-``live``, the server's page over a small pool."""
+``live``, the server's page with a small pool."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_demo(arguments: argparse.Namespace, started_s: float) -> int:
-    """Raises ValueError, which says why, for options that do not fit this demo or cannot be used."""
+    """Run a demo. Raise ValueError, with the reason, for options that do not belong to this demo or cannot be used."""
     _check_options(arguments)
     from rich.console import Console
     console = Console(highlight=False, soft_wrap=True)

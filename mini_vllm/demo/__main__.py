@@ -2,7 +2,7 @@
 
     python -m mini_vllm.demo           real decoding
     python -m mini_vllm.demo blocks    the KV cache manager alone, every change of its state on the screen
-    python -m mini_vllm.demo live      the server's page in a browser, over a pool that fits on the screen
+    python -m mini_vllm.demo live      the server's page in a browser, with a pool that fits on the screen
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 
 STARTED_S = time.perf_counter()
 
-import argparse  # noqa: E402  the clock runs from the first line, as a person's does
+import argparse  # noqa: E402  the clock starts at the first line, because imports are part of the wait
 import sys  # noqa: E402
 
 from mini_vllm.demo import add_options, run_demo  # noqa: E402

@@ -24,9 +24,9 @@ STORIES = {
 
 
 class Demo:
-    """A server without a model: it knows how each story goes on, and shows where the tokens live.
+    """A server without a model: it knows how each story continues, and shows where the tokens are.
 
-    Manager and pool may be other classes of the same interfaces. Hits are whole blocks: there is no prefix tree.
+    Manager and pool may be other classes with the same interfaces. Hits are whole blocks: there is no prefix tree.
     """
 
     def __init__(self, console: Console, manager_class: type[KVCacheManager] = KVCacheManager,
@@ -37,7 +37,7 @@ class Demo:
         self.requests: dict[str, Request] = {}
 
     def tokens(self, text: str) -> list[int]:
-        """A tokenizer for people: one token a word."""
+        """Split a text into tokens for human readers: one token per word."""
         for word in text.split():
             if word not in self.words:
                 self.words.append(word)
@@ -98,7 +98,7 @@ class Demo:
         self.console.print()
 
     def _show_table(self, name: str, request: Request) -> None:
-        """The blocks of a request."""
+        """Print the blocks of a request."""
         blocks = []
         for index, block_id in enumerate(self.manager.get_block_ids(name)):
             tokens = request.all_token_ids[index * BLOCK_SIZE:(index + 1) * BLOCK_SIZE]
@@ -109,7 +109,7 @@ class Demo:
         self._print_folded(f"  {name:<5}", blocks)
 
     def _print_folded(self, title: str, parts: Sequence[Text]) -> None:
-        """As many parts in a line as fit; the others under them."""
+        """Print the parts, as many per line as fit; the following lines are indented by the title's width."""
         line = Text(title)
         for part in parts:
             if len(line) + len(part) > self.console.width and len(line) > len(title):

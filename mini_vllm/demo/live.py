@@ -1,4 +1,4 @@
-"""The live page over a pool that fits on the screen: send two prompts, and see them share blocks."""
+"""The live page with a pool that fits on the screen: send two prompts, and see them share blocks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mini_vllm.engine_config import EngineConfig
 from mini_vllm.extras import check_installed
 from mini_vllm.fast.advice import tell_slow_blas
 
-#: How long requests may take to finish after Ctrl-C.
+#: How long running requests may take to finish after Ctrl-C.
 DRAIN_S = 3.0
 
 
 def show_live(console: Console, port: int, is_opened: bool) -> None:
-    """Serve tiny-tales until Ctrl-C. ``port`` 0 is any free one; ``is_opened``: open the page in a browser.
+    """Serve tiny-tales until Ctrl-C. ``port`` 0 is any free port; ``is_opened``: open the page in a browser.
 
-    Raises ValueError, before anything is shown, if a package of the server is missing or the port cannot be used.
+    Raise ValueError, before anything is shown, if a package of the server is missing or the port cannot be used.
     """
     check_installed("serve", "the live page")
     from mini_vllm.server.live.small_pool import BLOCK_SIZE, NUM_BLOCKS, SIZES
@@ -35,15 +35,15 @@ def show_live(console: Console, port: int, is_opened: bool) -> None:
                       soft_wrap=False)
         console.print("Ctrl-C stops the server.")
         if is_opened and not _takes_the_terminal():
-            # In a thread: a browser that is not running yet may take seconds, and waits for this server.
+            # In a thread: a browser that is not running yet may take seconds to start, and then waits for this server.
             threading.Thread(target=webbrowser.open, args=(f"{address}/",), daemon=True).start()
 
     serve(settings, say_where)
 
 
 def _takes_the_terminal() -> bool:
-    """Whether the only browser is one like lynx, which would run in the terminal of this server."""
+    """Check whether the only browser is one like lynx, which would run in this server's terminal."""
     try:
         return type(webbrowser.get()) is webbrowser.GenericBrowser
-    except webbrowser.Error:  # there is none, and webbrowser.open does nothing
+    except webbrowser.Error:  # there is no browser, and webbrowser.open does nothing
         return False

@@ -23,12 +23,15 @@ ENDINGS = [" The wife", " But the elder child", " Just then a little bird"]
 
 
 def tell_a_tale(console: Console, started_s: float, trace_file: Path | None = None) -> None:
-    """``started_s``: when the program began, by ``time.perf_counter``. ``trace_file``: where the run is recorded or
-    drawn; raises ValueError before anything is shown if that cannot be."""
+    """Tell a tale, then serve three requests, and record or draw the run in ``trace_file`` if given.
+
+    ``started_s`` is the start of the program by ``time.perf_counter``. Raise ValueError, before anything is shown, if
+    ``trace_file`` cannot be written.
+    """
     if trace_file is not None:
         check_run_target(trace_file)
     trace = StepTrace() if trace_file is not None else None
-    with console.status("Loading tiny-tales …"):  # shown on a terminal only
+    with console.status("Loading tiny-tales …"):  # shown only on a terminal
         engine = LLMEngine(trace=trace)
     tell_slow_blas()
     stream_one(engine, console, started_s)
@@ -46,7 +49,7 @@ def page_on(console: Console, style: str = "", indent: int = 0) -> Typewriter:
 
 
 def stream_one(engine: LLMEngine, console: Console, started_s: float) -> None:
-    """A tale, as it is decoded."""
+    """Show a tale as it is decoded."""
     console.print(Text(f"{engine.loaded.name}, the small model that ships with the course, tells a tale:",
                        style="bold"), soft_wrap=False)
     page = page_on(console)
@@ -66,7 +69,7 @@ def stream_one(engine: LLMEngine, console: Console, started_s: float) -> None:
 
 @dataclass(frozen=True)
 class Served:
-    """One of the three requests: what it put out, and the blocks that held it."""
+    """One of the three requests: its output, and its blocks."""
 
     name: str
     ending: str
@@ -103,7 +106,7 @@ def _serve(engine: LLMEngine) -> list[Served]:
     for name, ending in zip(names, ENDINGS):
         engine.add_request(SHARED + ending, params, request_id=name)
     outputs: dict[str, RequestOutput] = {}
-    tables: dict[str, list[int]] = {}  # of blocks, as long as a request holds any
+    tables: dict[str, list[int]] = {}  # block ids, updated as long as a request holds blocks
     while engine.has_unfinished_requests():
         outputs.update({output.request_id: output for output in engine.step()})
         tables.update({name: ids for name in outputs if (ids := engine.kv_cache.get_block_ids(name))})

@@ -1,4 +1,4 @@
-"""What ``make demo`` shows: it is true, it fits the screen, and it says what to try next."""
+"""The output of ``make demo`` is true, fits the screen, and says what to try next."""
 
 import io
 import re
@@ -23,7 +23,7 @@ def console(width=80):
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """What the demo says, and its picture; with a small pool and short answers, which take less time."""
+    """Return the demo's output and its picture, with a small pool and short answers to save time."""
     screen, picture = console(), tmp_path_factory.mktemp("demo") / "run.svg"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tale, "LLMEngine", partial(LLMEngine, EngineConfig(num_blocks=64)))

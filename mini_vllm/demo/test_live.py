@@ -1,4 +1,4 @@
-"""``mini-vllm demo live``: a server with a pool that one can see, and its page in a browser. No browser is started."""
+"""``mini-vllm demo live``: a server with a pool that fits on the screen, and its page. No browser is started."""
 
 import queue
 import re
@@ -15,12 +15,12 @@ from mini_vllm.models.loader import load
 from mini_vllm.server.live.small_pool import BLOCK_SIZE, NUM_BLOCKS, PROMPTS, SIZES
 
 ADDRESS = "http://127.0.0.1:4711"
-#: A thread of ours, or the server, is waited for; it takes a moment.
+#: How long a test waits for a thread or for the server.
 PATIENCE_S = 60
 
 
 class Browsers:
-    """What ``webbrowser`` was asked for."""
+    """Records the calls of ``webbrowser``."""
 
     def __init__(self):
         self.opened = queue.Queue()
@@ -41,7 +41,7 @@ def browsers(monkeypatch):
 
 @pytest.fixture
 def served(monkeypatch):
-    """The settings of each server that would have been started; it listens at ADDRESS, and ends at once."""
+    """Record the settings of each server instead of starting it; it pretends to listen at ADDRESS and ends at once."""
     settings = []
 
     def serve(given, say_where):
@@ -79,7 +79,7 @@ def test_where_there_is_no_browser_the_address_is_printed(served, browsers, monk
 
 
 def test_a_browser_that_would_take_the_terminal_is_not_opened(served, browsers, monkeypatch, capsys):
-    """As lynx would: the server writes to that terminal, and reads its Ctrl-C."""
+    """Check a browser like lynx: the server needs the terminal for its own output and for Ctrl-C."""
     monkeypatch.setattr(webbrowser, "get", lambda: webbrowser.GenericBrowser("lynx"))
     assert main(["demo", "live"]) == 0
     assert browsers.opened.empty() and f"{ADDRESS}/" in capsys.readouterr().out

@@ -1,10 +1,10 @@
 """``mini-vllm serve``: the engine behind an HTTP API that OpenAI's clients can talk to.
 
-    request ──▶ guard ──▶ access ──▶ route: protocol ──▶ respond ──▶ a model from the shelf ──▶ AsyncLLMEngine
+    request ──▶ guard ──▶ access ──▶ route: protocol ──▶ response ──▶ a model from the shelf ──▶ AsyncLLMEngine
                  Host,     key,       pydantic            whole answers     loaded on first use
-                 Origin,   rate                           and streams
-                 size
+                 Origin    rate,                          and streams
+                           size
 
-It needs the extra ``[serve]``. Nothing else of the package imports this room but the commands, and they call
-``check_installed`` of ``extras.py`` first.
+It needs the extra ``[serve]``. Only the commands import this package, and they call ``check_installed`` of
+``extras.py`` first.
 """

@@ -1,4 +1,4 @@
-"""The application: routes, and what stands before them.
+"""The application: the routes, and the middleware before them.
 
     Guard ─▶ AccessGate ─▶ Farewell ─▶ BodyBound ─▶ DrainGate ─▶ /v1/completions, /v1/chat/completions, /v1/models,
                                                                  /health, /metrics, the live page
@@ -39,7 +39,10 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def make_app(settings: ServerSettings, shelf: ModelShelf | None = None) -> FastAPI:
-    """Raises OSError or ValueError for a file of keys that cannot be read, ValueError for two models of one name."""
+    """Make the application.
+
+    Raise OSError or ValueError if the keys cannot be read, and ValueError if two models have the same name.
+    """
     keys = None if settings.keys_file is None else read_keys(settings.keys_file)
     shelf = ModelShelf(settings) if shelf is None else shelf
 
@@ -58,7 +61,7 @@ def make_app(settings: ServerSettings, shelf: ModelShelf | None = None) -> FastA
     _add_generation_routes(app, shelf, app.state.metrics)
     _add_state_routes(app, shelf, app.state.metrics)
     app.include_router(live_router(shelf))
-    # The last that is added stands outermost.
+    # The last one added is the outermost.
     app.add_middleware(DrainGate, draining=app.state.draining)
     app.add_middleware(BodyBound, max_body_bytes=settings.max_body_bytes)
     app.add_middleware(Farewell, draining=app.state.draining)
@@ -96,7 +99,7 @@ def _add_model_routes(app: FastAPI, shelf: ModelShelf) -> None:
 
 
 def _add_state_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics) -> None:
-    @functools.cache  # it needs no key, and takes milliseconds to write
+    @functools.cache  # it takes milliseconds to write, and needs no key
     def schema() -> Response:
         return json_response(app.openapi())
 
@@ -104,7 +107,7 @@ def _add_state_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics) -> None
     async def read_schema() -> Response:
         return schema()
 
-    @app.head("/health", include_in_schema=False)  # as those ask who watch over servers
+    @app.head("/health", include_in_schema=False)  # monitoring tools ask this way
     @app.get("/health", response_model=Health, responses=ERRORS)
     async def health() -> Response:
         if app.state.draining.is_set():
@@ -119,6 +122,6 @@ def _add_state_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics) -> None
             try:
                 states[served.name] = await served.engine.call(EngineState.read)
             except EngineStoppedError:
-                pass  # it was let go meanwhile
+                pass  # it was unloaded meanwhile
         return Response(metrics.render(states), media_type=METRICS_TYPE)
 

@@ -1,4 +1,4 @@
-"""A server for the suites: over loopback for real clients, or without a network for tests that look inside."""
+"""A server for the tests: over loopback for real clients, or without a network for tests that look inside."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ def settings_for(*models, sizes=None, **changes):
 
 @dataclass
 class Running:
-    """A server in a thread of its own."""
+    """A server in its own thread."""
 
     url: str
     shelf: ModelShelf
@@ -49,11 +49,11 @@ class Running:
     thread: threading.Thread
 
     def stop(self):
-        """As SIGTERM does."""
+        """Stop the server as SIGTERM does."""
         self.loop.call_soon_threadsafe(self.server.handle_exit, signal.SIGTERM, None)
 
     def call(self, name, function):
-        """``function`` of the engine of this model, in its thread."""
+        """Call ``function`` with this model's engine, in the engine's thread."""
         async def ask():
             async with self.shelf.lease(name) as served:
                 return await served.engine.call(function)
@@ -82,7 +82,7 @@ def running(settings):
 
 
 class Client:
-    """Speaks ASGI to an application in the same loop. What it does, and when it leaves, is up to the test."""
+    """Speaks ASGI to an application in the same loop. The test decides what it does and when it disconnects."""
 
     def __init__(self, path, body, key=None, method="POST", headers=()):
         self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -93,13 +93,13 @@ class Client:
                       "method": method, "scheme": "http", "path": path, "raw_path": path.encode(), "query_string": b"",
                       "root_path": "", "headers": list(named.items()), "client": ("127.0.0.1", 5), "server": ("h", 1)}
         self.status, self.headers, self.data = None, {}, b""
-        #: Set once the first bytes of an answer have come; once the client has left.
+        #: Set when the first bytes of an answer have arrived, and when the client has disconnected.
         self.has_begun, self.has_left = asyncio.Event(), asyncio.Event()
         self._is_read = self.has_ended = False
 
     @property
     def was_read(self):
-        """Whether anybody has asked for the body."""
+        """Whether the application has asked for the body."""
         return self._is_read
 
     async def receive(self):
@@ -125,7 +125,7 @@ class Client:
         return json.loads(self.data)
 
     def events(self):
-        """The objects of a stream, without its end mark, which must be there."""
+        """Return the objects of a stream, without its end mark, which must be there."""
         *events, end, rest = self.data.decode().split("\n\n")
         assert (end, rest) == ("data: [DONE]", ""), self.data
         return [json.loads(event.removeprefix("data: ")) for event in events]

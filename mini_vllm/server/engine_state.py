@@ -1,4 +1,4 @@
-"""What an engine is doing at the moment, and what it has counted so far; and that for Prometheus."""
+"""The current state and the counters of an engine, and their form for Prometheus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EngineState:
 
     @classmethod
     def read(cls, engine: LLMEngine) -> EngineState:
-        """In the engine's thread, between two steps."""
+        """Read the state. Call this in the engine's thread, between two steps."""
         states = Counter(_state_of(block.ref_cnt, block.block_hash is not None)
                          for block in engine.kv_cache.block_pool.blocks if not block.is_null)
         metrics = engine.metrics()
@@ -42,7 +42,7 @@ def _state_of(ref_cnt: int, can_be_found: bool) -> str:
 
 
 class StateCollector(Collector):
-    """The states of the models that are loaded, as they were last read."""
+    """The states of the loaded models, as last read."""
 
     def __init__(self) -> None:
         self.states: Mapping[str, EngineState] = {}

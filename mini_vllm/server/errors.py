@@ -1,6 +1,6 @@
-"""What goes wrong, in the shape of OpenAI's API: ``{"error": {"message", "type", "param", "code"}}``.
+"""Errors in the format of OpenAI's API: ``{"error": {"message", "type", "param", "code"}}``.
 
-An answer tells what the client can do something about. What went wrong inside is written to the log, and nowhere else.
+An answer only says what the client can act on. Internal errors are written to the log, and nowhere else.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from mini_vllm.server.api.validation_messages import complaint
 
 log = logging.getLogger("mini_vllm.server")
 
-#: What OpenAI calls an error of this status.
+#: Status → OpenAI's name for the error.
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 500: "server_error",
          503: "service_unavailable_error"}
-#: What is said where the framework refuses a request itself.
+#: Status → the message if the framework itself rejects a request.
 MESSAGES = {404: "there is nothing at this path", 405: "this path does not take this method",
             400: "the body could not be read: it must be JSON in UTF-8"}
 INTERNAL = "something went wrong in the server; its log says what"
 
 
 class ApiError(Exception):
-    """An answer that is an error. ``message`` is for the client, and says what to do."""
+    """An error that is sent as the answer. ``message`` is for the client, and says what to do."""
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None,
                  headers: Mapping[str, str] | None = None) -> None:
@@ -46,18 +46,18 @@ class ApiError(Exception):
 
 
 def retry_later(status: int, message: str, code: str, after_s: float) -> ApiError:
-    """It is refused now, and may be served after so many seconds, a whole number of them for the header."""
+    """Return an error for a request that may succeed after ``after_s`` seconds; the header has them rounded up."""
     return ApiError(status, message, code=code, headers={"Retry-After": str(max(1, -int(-after_s // 1)))})
 
 
 def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """In ASCII: a text may hold half a surrogate pair, which UTF-8 cannot."""
+    """Make a JSON response in ASCII: a text may contain half a surrogate pair, which UTF-8 cannot encode."""
     body = json.dumps(content, separators=(",", ":")).encode()
     return Response(body, status, headers, media_type="application/json")
 
 
 def add_handlers(app: FastAPI) -> None:
-    """From here on, whatever is raised in a route is answered in that shape."""
+    """Make every exception in a route an answer in that format."""
 
     @app.exception_handler(ApiError)
     async def _refused(request: Request, error: ApiError) -> Response:

@@ -1,7 +1,7 @@
-"""What a server counts, for Prometheus: docs/serving.md says what each number means.
+"""The metrics of a server for Prometheus; docs/serving.md says what each number means.
 
-Engines count for themselves, and are asked when somebody looks. Latencies are measured here, where clients feel them:
-from when a request has been read to when its output is about to be sent.
+Engines have their own counters, which are read when the metrics are requested. Latencies are measured here, as clients
+see them: from when a request has been read to when its output is about to be sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEXT_TOKEN_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0
 
 
 class Metrics:
-    """All numbers of one server, in a registry of its own: a process may have several."""
+    """All metrics of one server, in its own registry: a process may have several servers."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -36,7 +36,7 @@ class Metrics:
                               "cached) and of outputs.", ["model", "kind"], registry=registry)
         self.requests = Counter("mini_vllm_requests", "Requests by how they ended.", ["model", "outcome"],
                                 registry=registry)
-        # A handful of values: 400, 404, 429, 500, 503.
+        # The label has only a few values: 400, 404, 429, 500, 503.
         self.errors = Counter("mini_vllm_errors", "Requests that ended in an error, by its status.",
                               ["model", "status"], registry=registry)
 
@@ -57,22 +57,22 @@ class Metrics:
             meter.close()
 
     def render(self, states: Mapping[str, EngineState]) -> bytes:
-        """In Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         self._states.states = states
         return generate_latest(self._registry)
 
 
 class RequestMeter:
-    """One request: when its tokens came, and how many there were."""
+    """One request: the times and the number of its tokens."""
 
     def __init__(self, metrics: Metrics, model: str, clock: Callable[[], float]) -> None:
         self._metrics, self._model, self._clock = metrics, model, clock
         self._next_token = metrics.next_token.labels(model)
         self._start_s = clock()
-        #: Of each prompt: when its latest token came, and its usage.
+        #: For each prompt: the time of its latest token, and its usage.
         self._last_s: dict[int, float] = {}
         self._usage: dict[int, tuple[int, int, int]] = {}
-        #: Whether it was served to its end; else its client has left, unless there is the status of an error.
+        #: Whether it was served to its end. If not, and there is no error status, its client disconnected.
         self.has_ended = False
         self._error_status: int | None = None
 
@@ -83,7 +83,7 @@ class RequestMeter:
         return "refused" if self._error_status < 500 else "failed"
 
     def note(self, batch: Batch) -> None:
-        """Outputs have come. What came together is one token late: the gap is what a client sees."""
+        """Record outputs. Tokens of a prompt that arrive together count as one gap, as the client sees it."""
         now_s = self._clock()
         for index, output in batch:
             last_s = self._last_s.get(index)
@@ -97,11 +97,14 @@ class RequestMeter:
                                   usage.completion_tokens)
 
     def note_failure(self, status: int) -> None:
-        """It ends in an error of this status. A stream that had begun has another one, but would have had this."""
+        """Record that the request ends in an error of this status.
+
+        A stream that had already started was sent with status 200, but still counts under this one.
+        """
         self._error_status = status
 
     def close(self) -> None:
-        """Count how it ended, and its tokens: those of a client that has left were computed, too."""
+        """Count the outcome and the tokens, which were also computed if the client has disconnected."""
         self._metrics.requests.labels(self._model, self.outcome).inc()
         if self._error_status is not None:
             self._metrics.errors.labels(self._model, str(self._error_status)).inc()

@@ -1,7 +1,7 @@
-"""A server from its start to its end.
+"""The life of a server, from start to end.
 
-SIGTERM, or Ctrl-C, drains: nobody new is let in, who is being answered gets the whole answer, for at most ``drain_s``
-seconds. Who is not done by then is told so, and cut off. A second Ctrl-C does not wait.
+SIGTERM or Ctrl-C drains the server: new requests are rejected, and running ones may finish within ``drain_s`` seconds.
+After that they are cut off with an error. A second Ctrl-C does not wait.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from mini_vllm.server.settings import ServerSettings
 
 log = logging.getLogger("mini_vllm.server")
 
-#: Calls that wait to be taken.
+#: The number of connections that may wait to be accepted.
 BACKLOG = 2048
-#: How long whoever is cut off may take to read that.
+#: How long a client that is cut off may take to read the error.
 FAREWELL_S = 1.0
-#: How often it is looked who reads its answer, in ticks of uvicorn's: 5 s.
+#: How often to check whether clients read their answers, in uvicorn's ticks: every 5 s.
 LOOK_EVERY = 50
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn, and the application hears of the end before connections are waited for.
+    """A uvicorn server that tells the application about the shutdown before it waits for connections.
 
-    Requests are cut off here, not by uvicorn: it would answer them with a 500 and fill the log with lines of its own.
+    Requests are cut off here and not by uvicorn, which would answer them with a 500 and fill the log with its messages.
     """
 
     def __init__(self, app: FastAPI, settings: ServerSettings) -> None:
-        # No access log: a line for every request costs time, and paths are all that it could tell. By the time that
-        # uvicorn is given, nobody is left to wait for.
+        # No access log: a line per request costs time, and would only show paths. uvicorn's own timeout is longer than
+        # ours, so no request is left when it ends.
         super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", server_header=False,
                                         http=BoundedConnection, backlog=NUM_ACCEPTED_AT_ONCE,
                                         timeout_graceful_shutdown=round(settings.drain_s + 5 * FAREWELL_S)))
@@ -61,13 +61,13 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or ():
-            listener.listen(BACKLOG)  # asyncio has made it as short as the number that it accepts at once
+            listener.listen(BACKLOG)  # asyncio shortened it to the number that it accepts at once
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         limit = asyncio.create_task(self._limit_the_wait())
         await super().shutdown(sockets)
         limit.cancel()
-        if self.force_exit:  # uvicorn has waited for nothing, and would tear down what still runs
+        if self.force_exit:  # uvicorn did not wait, and would tear down running requests
             await self._cut_off("told to stop at once")
             await asyncio.wait({asyncio.create_task(self.lifespan.shutdown())}, timeout=FAREWELL_S)
 
@@ -75,7 +75,7 @@ class DrainingServer(uvicorn.Server):
         await asyncio.sleep(self._drain_s)
         await self._cut_off(f"not answered within {self._drain_s:g} s (--drain)")
         await asyncio.sleep(FAREWELL_S)
-        for connection in list(self.server_state.connections):  # its client does not even read
+        for connection in list(self.server_state.connections):  # the client does not read
             connection.transport.abort()
 
     async def _cut_off(self, why: str) -> None:
@@ -89,8 +89,10 @@ class DrainingServer(uvicorn.Server):
 
 
 def serve(settings: ServerSettings, say_where: Callable[[str], None]) -> None:
-    """Until a signal comes. ``say_where`` is told the address, once it listens. Raises ValueError or OSError for what
-    cannot be served, before that."""
+    """Serve until a signal arrives. Call ``say_where`` with the address once the server listens.
+
+    Before that, raise ValueError or OSError if the settings cannot be served.
+    """
     for model in settings.models:
         find_model(model)
     app = make_app(settings)
@@ -100,13 +102,15 @@ def serve(settings: ServerSettings, say_where: Callable[[str], None]) -> None:
     try:
         say_where(address_of(listener))
         DrainingServer(app, settings).run(sockets=[listener])
-    except KeyboardInterrupt:  # before it serves, or after: uvicorn raises the signal again when all is done
+    except KeyboardInterrupt:  # before it serves, or after: uvicorn raises the signal again at the end
         pass
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """A socket on which clients may call from now on: who does, waits. Raises ValueError, which names the address, if
-    somebody else has it."""
+    """Open the socket. Clients may connect from now on, and wait until the server accepts them.
+
+    Raise ValueError, which names the address, if another process uses it.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

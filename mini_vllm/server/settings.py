@@ -1,4 +1,4 @@
-"""What a server is told when it starts."""
+"""The settings of a server."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ DEFAULT_DRAIN_S = 30.0
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """One server. ``engine`` holds for every model but for its name."""
+    """The settings of one server. ``engine`` applies to every model, except for the model's name."""
 
     models: tuple[str, ...] = ("tiny-tales",)
     host: str = "127.0.0.1"
-    #: 0: any that is free.
+    #: 0 means any free port.
     port: int = 8000
-    #: Names that a request's Host may have beside ``host``, localhost and plain addresses.
+    #: Names that a request's Host may have besides ``host``, localhost and plain addresses.
     allowed_hosts: tuple[str, ...] = ()
-    #: See ``keys.py``. None: no key is asked for, and only this machine is served.
+    #: See ``access/keys.py``. None means that no key is needed, and only this machine is served.
     keys_file: Path | None = None
-    #: Sequences that may wait for a seat, for each model; see ``seats.py``.
+    #: The number of sequences per model that may wait for a seat; see ``access/concurrency_limit.py``.
     max_waiting: int = DEFAULT_MAX_WAITING
-    #: The part of a model's running and waiting sequences that one key may hold while others of its priority wait.
+    #: The fraction of a model's running and waiting sequences that one key may hold while others of its priority wait.
     key_share: float = DEFAULT_KEY_SHARE
-    #: For all models together, weights and KV caches: "4GB". None: no limit.
+    #: The limit on weights and KV caches of all models together, such as "4GB". None means no limit.
     memory: str | int | None = None
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
-    #: How long requests in flight may take to finish when the server is told to stop.
+    #: How long running requests may take to finish when the server is told to stop.
     drain_s: float = DEFAULT_DRAIN_S
     engine: EngineConfig = EngineConfig()
     parts: EngineParts | None = None
@@ -67,7 +67,7 @@ def _is_name(name: object) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches this address, or comes from it."""
+    """Check whether an address belongs to this machine only: as one to listen on, or as a client's."""
     if host == "localhost":
         return True
     try:

@@ -1,5 +1,5 @@
-"""A server that was told to stop: who comes now is sent away, streams without an end come to one, and who cannot be
-waited for any longer is told so."""
+"""Shutdown: new requests are rejected, endless streams are ended, and requests that take too long are cut off with an
+error."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mini_vllm.server.api.answers import DONE, event
 from mini_vllm.server.errors import retry_later
 
-#: What a client is told to wait: by then another server may be there.
+#: The Retry-After of a rejected client: by then another server may be running.
 RETRY_AFTER_S = 5.0
 
 
 class DrainGate:
-    """ASGI middleware. Answers that are on their way are finished; who only listens, by GET, hears that all is over."""
+    """ASGI middleware that rejects new requests while the server drains.
+
+    Running answers are finished. A client that only listens, by GET, has its stream ended.
+    """
 
     def __init__(self, app: ASGIApp, draining: asyncio.Event) -> None:
         self.app, self.draining = app, draining
@@ -32,7 +35,7 @@ class DrainGate:
             await self.app(scope, receive, send)
 
     async def _listen(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Whatever the application did with the news, the answer that it began is ended."""
+        """Serve a GET, and end its answer when the server drains, even if the application left it open."""
         answer = _Answer(send)
         await self.app(scope, _Listener(receive, self.draining), answer)
         if answer.is_open and self.draining.is_set():
@@ -40,10 +43,10 @@ class DrainGate:
 
 
 class Farewell:
-    """ASGI middleware. Whoever is cut off hears that the server is stopping: as an answer, or as the last event of one.
+    """ASGI middleware that tells a client that is cut off that the server is stopping.
 
-    A request is cut off by cancelling its task. This middleware stands before whatever waits for a client, so that
-    none of that ends in a traceback in the log.
+    The message is the answer or, if a stream has started, its last event. A request is cut off by cancelling its task.
+    This middleware is outside of all code that waits for a client, so that no traceback appears in the log.
     """
 
     def __init__(self, app: ASGIApp, draining: asyncio.Event) -> None:
@@ -67,7 +70,7 @@ class Farewell:
 
 
 class _Answer:
-    """``send`` that knows how far an answer has got."""
+    """A ``send`` that tracks how much of an answer was sent."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -83,7 +86,7 @@ class _Answer:
 
 
 class _Listener:
-    """``receive`` that reports its client gone as soon as the server drains."""
+    """A ``receive`` that reports a disconnect as soon as the server drains."""
 
     def __init__(self, receive: Receive, draining: asyncio.Event) -> None:
         self._receive, self._draining = receive, draining

@@ -1,4 +1,4 @@
-"""Costly requests: what would take long to read is refused before it is read, and one mistake is enough."""
+"""Costly requests: bodies that would take long to parse are rejected before that, and at the first error."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ def test_commas_and_brackets_in_a_text_cost_nothing(body):
 
 @contextlib.contextmanager
 def little_work():
-    """Fail after five seconds of this process's own time; what is done here takes hundredths of one, or minutes."""
+    """Fail after five seconds of CPU time of this process. The checks take hundredths of a second, or else minutes."""
     def fail(number, frame):
         raise AssertionError("it takes longer than one pass over the body")
 
@@ -65,7 +65,7 @@ def little_work():
 
 
 @pytest.mark.parametrize("body, is_refused", [
-    (b'"' + b'\\"' * (MAX_QUOTES - 1) + b" " + b"1" * 400, False),  # a text without an end
+    (b'"' + b'\\"' * (MAX_QUOTES - 1) + b" " + b"1" * 400, False),  # an unterminated string
     (b'"' + b"\\\\" * 10**6 + b" " + b"1" * 400, False),
     (b'"' * (MAX_QUOTES - 1) + b" " + b"1" * 400, False),
     (b'"' * MAX_QUOTES + b" " + b"1" * 400, True),
@@ -179,7 +179,7 @@ def test_the_body_of_a_client_that_has_left_is_not_parsed():
     assert asyncio.run(main()) == ["/there"]
 
 
-# ---- what pydantic looks at
+# ---- pydantic's work
 
 
 @pytest.mark.parametrize("model, body, message", [

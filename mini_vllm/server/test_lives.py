@@ -1,4 +1,4 @@
-"""Clients that leave, steps that fail, a queue that is full: blocks come home, and the server goes on."""
+"""Clients that disconnect, steps that fail, a full queue: blocks are freed, and the server continues."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ def body(writer, prompt="hello", **fields):
 
 
 def state(engine):
-    """Steps so far, and what is held."""
+    """Return the number of steps, the number of requests in the engine, and the usage of the pool."""
     engine.kv_cache.check_integrity()
     return (engine.num_steps, len(engine.scheduler.running) + len(engine.scheduler.waiting),
             engine.kv_cache.block_pool.get_usage())
@@ -43,7 +43,7 @@ def test_who_leaves_frees_its_blocks_within_a_step(writer, fields):
             await until_running(served)
             if fields.get("stream"):
                 await client.has_begun.wait()
-            await served.engine.pause()  # until the engine has been told: how soon that is depends on the machine
+            await served.engine.pause()  # until the engine knows; how long that takes depends on the machine
             num_steps, num_held, usage = await served.engine.call(state)
             assert num_held and usage > 0
             client.has_left.set()
@@ -111,7 +111,7 @@ def test_seats_are_given_back_whatever_happens():
 
 @pytest.fixture
 def poison(monkeypatch):
-    """A prompt of sevens breaks its step; one of eights, only once it has some output."""
+    """Make a prompt of sevens break its step, and a prompt of eights break a step once it has some output."""
     real = LLMEngine._make_parts
 
     def make_parts(self, parts):
@@ -161,7 +161,7 @@ def test_an_error_of_ours_is_a_500_that_tells_nothing(writer, monkeypatch):
 
     async def main(app, shelf):
         client = Client("/v1/models", b"", method="GET")
-        with pytest.raises(ZeroDivisionError):  # handed on to uvicorn, which logs it
+        with pytest.raises(ZeroDivisionError):  # passed on to uvicorn, which logs it
             await client.ask(app)
         return client
 
@@ -170,11 +170,14 @@ def test_an_error_of_ours_is_a_500_that_tells_nothing(writer, monkeypatch):
     assert b"division" not in client.data and b"Traceback" not in client.data
 
 
-# ---- many clients, some of which leave
+# ---- many clients, some of which disconnect
 
 
 async def one_round(app, shelf, writer, wanted, seed, num_clients=100):
-    """Who stays gets the right text; afterwards all blocks are home. Returns how many stayed."""
+    """Check that clients that stay get the right text, and that all blocks are free afterwards.
+
+    Return how many stayed.
+    """
     rng = random.Random(seed)
     clients = [Client(PATH, body(writer, f"client {index % 10} says", max_tokens=12, stream=True,
                                  priority=rng.randrange(3))) for index in range(num_clients)]
@@ -190,7 +193,7 @@ async def one_round(app, shelf, writer, wanted, seed, num_clients=100):
     leavers = [asyncio.create_task(leave(clients[index])) for index in leaving]
     await asyncio.gather(*(client.ask(app) for client in clients))
     for task in leavers:
-        task.cancel()  # its client had its whole answer first
+        task.cancel()  # its client had already received its whole answer
     for index in set(range(num_clients)) - leaving:
         text = "".join(event["choices"][0]["text"] for event in clients[index].events())
         assert text == wanted[index % 10], f"client {index} of seed {seed}"

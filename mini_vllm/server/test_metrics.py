@@ -1,4 +1,4 @@
-"""What /metrics says after requests of which it is known what they did."""
+"""The numbers of /metrics after requests whose effects are known."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ PROMPT = list(range(20))
 
 
 def numbers(text):
-    """Name and labels → value, without the labels' model."""
+    """Return a dict: name and labels, without the model → value."""
     found = re.findall(r"^mini_vllm_(\w+)(?:{(.*)})? (\S+)$", text, re.MULTILINE)
     return {(name, *sorted(re.findall(r'(?:state|kind|outcome|status|le)="([^"]*)"', labels))): float(value)
             for name, labels, value in found}

@@ -1,4 +1,4 @@
-"""What OpenAI's own client, and curl, get from the server; neither knows that it is not OpenAI's."""
+"""OpenAI's own client and curl against the server, used as if it were OpenAI's."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ def model(writer):
 
 @pytest.fixture(scope="module")
 def alone(writer):
-    """What the engine says by itself."""
+    """Return the output of the engine without a server."""
     llm = LLM(writer, block_size=8, num_blocks=400)
     return lambda prompt, **params: llm.generate([prompt], SamplingParams(**{"temperature": 0, **params}))[0]
 
@@ -46,7 +46,7 @@ def test_the_models_are_listed(client, writer, talker):
 
 
 def test_a_completion_is_the_engines_text_and_the_second_time_found_in_the_cache(client, model, alone):
-    prompt = PROMPT[::-1]  # no other test has left its beginning in the cache
+    prompt = PROMPT[::-1]  # no other test has put its beginning into the cache
     first, second = (client.completions.create(model=model, prompt=prompt, max_tokens=9, temperature=0)
                      for _ in range(2))
     wanted = alone(prompt, max_tokens=9)
@@ -119,7 +119,7 @@ def test_logprobs_of_a_completion(client, model, alone, stream):
     assert logprobs == pytest.approx([each.logprob for each in wanted.logprobs], abs=1e-4)
     offsets = [x for each in got for x in each.text_offset]
     assert offsets == [sum(len(e.text) for e in wanted.logprobs[:index]) for index in range(4)]
-    assert all(max(top.values()) == pytest.approx(logprob, abs=1e-4)  # greedy: the chosen one is the likeliest
+    assert all(max(top.values()) == pytest.approx(logprob, abs=1e-4)  # greedy: the chosen token is the likeliest
                for each in got for top, logprob in zip(each.top_logprobs, each.token_logprobs))
 
 

@@ -1,4 +1,4 @@
-"""What is refused: always in OpenAI's shape, with the field, its value and the bound, and never with anything else."""
+"""Rejected requests: the error is always in OpenAI's format, with the field, its value and the limit only."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def http(server):
 
 
 def error_of(response, status):
-    """The error, whose shape is right."""
+    """Check the format of the error, and return it."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
     error = response.json()["error"]

@@ -1,4 +1,4 @@
-"""``mini-vllm serve`` as a process: what it says, and how it stops."""
+"""``mini-vllm serve`` as a process: its output, and how it stops."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from mini_vllm.server.shutdown import DrainGate, Farewell
 
 
 def start(model, *options):
-    """The server, and its address once it listens."""
+    """Start the server, and return it with its address once it listens."""
     command = [sys.executable, "-m", "mini_vllm.cli", "serve", "--model", str(model), "--port", "0", *options]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     line = server.stderr.readline()
@@ -69,7 +69,7 @@ def test_a_server_that_stops_finishes_what_it_began(writer):
 
 
 def test_before_it_serves_the_garbage_collector_is_told_what_stays(writer, monkeypatch):
-    """Else a stream stands still, now and then, while it goes through every object of every library."""
+    """Check that objects that exist before serving are exempt: scanning them would stall a stream now and then."""
     told = []
     monkeypatch.setattr(serving, "leave_what_is_there_alone", lambda: told.append("alone"))
     monkeypatch.setattr(serving.DrainingServer, "run", lambda self, sockets: told.append("run"))
@@ -85,7 +85,7 @@ def test_ctrl_c_as_soon_as_it_has_said_where_it_is_ends_it_in_peace(writer):
 
 
 def call(url, body, path="/v1/completions", num_bytes_kept_back=0):
-    """A connection over which this was asked, or nearly all of it."""
+    """Send a request, except for the last ``num_bytes_kept_back`` bytes, and return the connection."""
     data = json.dumps(body).encode()
     head = (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(data)}\r\n\r\n")
@@ -150,7 +150,7 @@ def test_who_comes_meanwhile_is_sent_away_and_who_only_listens_hears_the_end(wri
     async def main():
         draining = asyncio.Event()
 
-        async def app(scope, receive, send):  # a stream without an end
+        async def app(scope, receive, send):  # an endless stream
             while (await receive())["type"] != "http.disconnect":
                 pass
             await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -194,7 +194,7 @@ def test_only_a_server_that_stops_says_farewell(is_draining):
             asyncio.run(main())
 
 
-# ---- what the command says
+# ---- the output of the command
 
 
 @pytest.mark.parametrize("options, message", [

@@ -1,4 +1,4 @@
-"""Clients that do not read, long answers, and texts that take long to read: others do not wait for them."""
+"""Clients that do not read, long answers, and texts that take long to tokenize do not delay other clients."""
 
 import asyncio
 import json
@@ -14,12 +14,12 @@ from mini_vllm.server.api.response_writers import TURN_BYTES, EventWriter, Whole
 from mini_vllm.server.conftest import Client, serve
 
 PATH = "/v1/completions"
-#: How long a test waits for what does not come if it fails.
+#: How long a test waits for an event before it fails.
 PATIENCE_S = 60
 
 
 class Stalled(Client):
-    """Reads nothing of the content until it is told to."""
+    """A client that reads nothing of the content until told to."""
 
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
@@ -157,7 +157,7 @@ def test_an_answer_has_a_bounded_number_of_logprobs(writer, num_texts, max_token
     assert taken.status == 200
 
 
-# ---- texts that take long to read
+# ---- texts that take long to tokenize
 
 
 def test_no_text_is_read_in_the_event_loop(writer, talker):

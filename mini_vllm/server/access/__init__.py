@@ -1,1 +1,1 @@
-"""Who may ask, and how much: keys, limits, bodies and connections."""
+"""Access control and limits: keys, rates, bodies and connections."""

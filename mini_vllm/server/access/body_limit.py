@@ -1,10 +1,10 @@
-"""Bodies of requests, no larger and no more intricate than allowed.
+"""Limits on the size and the complexity of request bodies.
 
     read (408, 413, 503) ──▶ wait for a turn ──▶ has the client left? ──▶ check the shape (400) ──▶ the application
 
-Bytes are counted as they arrive, whatever the client announced. Before a body is parsed, its values are counted: a list
-of 600,000 empty objects fits into 2 MB, and parsing and validating it would keep the event loop from all other callers.
-One body is parsed in each turn of the event loop, so that other callers are served between two large ones.
+Bytes are counted as they arrive, whatever length the client announced. Before a body is parsed, its values are counted:
+a list of 600,000 empty objects fits into 2 MB, and parsing and validating it would block the event loop for all other
+callers. One body is parsed per turn of the event loop, so that other callers are served between two large bodies.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from mini_vllm.server.access.rate_limits import ByteBudget
 from mini_vllm.server.access.request_checks import WITH_BODY
 from mini_vllm.server.errors import ApiError, retry_later
 
-#: How much more than allowed is read and thrown away. A client that is still sending when the connection closes sees
-#: a reset instead of the 413.
+#: How many bytes beyond the limit are read and discarded. A client that is still sending when the connection closes
+#: sees a reset instead of the 413.
 MAX_DISCARDED_BYTES = 256 * 2**20
 #: How long a client may take to send a body.
 BODY_S = 60.0
-#: What all large bodies may hold together, from when they are read until they are answered. A small body is always
-#: taken: the number of connections bounds those.
+#: The limit of all large bodies together, from when they are read until they are answered. A small body is always
+#: accepted: the number of connections limits those.
 MAX_HELD_BYTES, SMALL_BYTES = 64 * 2**20, 2**16
-#: How many values in lists and objects a body may contain (a prompt of token ids has many), how many lists and objects,
-#: and how many quotation marks, escaped ones included.
+#: The maximum number of values in lists and objects (a prompt of token ids has many), of lists and objects, and of
+#: quotation marks, escaped ones included.
 MAX_VALUES, MAX_CONTAINERS, MAX_QUOTES = 2**18, 2**14, 2**17
-#: A number of thousands of digits takes long to read, and none is needed.
+#: A number with thousands of digits takes long to parse, and no field needs one.
 MAX_DIGITS = 399
 ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 
 class BodyBound:
-    """ASGI middleware: reads the body whole, and hands it on in one piece."""
+    """ASGI middleware that reads the whole body and passes it on in one piece."""
 
     def __init__(self, app: ASGIApp, max_body_bytes: int, max_held_bytes: int = MAX_HELD_BYTES) -> None:
         self.app, self.max_body_bytes = app, max_body_bytes
@@ -43,7 +43,7 @@ class BodyBound:
         self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] not in WITH_BODY:  # those without have none: see ``guard.py``
+        if scope["type"] != "http" or scope["method"] not in WITH_BODY:  # no other has a body: request_checks.py
             return await self.app(scope, receive, send)
         upload = _Upload(self.max_body_bytes, self.budget)
         later: _Later | None = None
@@ -51,7 +51,7 @@ class BodyBound:
             try:
                 num_bytes = dict(scope["headers"]).get(b"content-length", b"")
                 body = await asyncio.wait_for(upload.read(receive, num_bytes), BODY_S)
-                if body is None:  # the client has left
+                if body is None:  # the client has disconnected
                     return
                 later = _Later(body, receive)
                 async with self._turn:
@@ -73,7 +73,7 @@ class BodyBound:
 
 
 class _Upload:
-    """The body of one request while it arrives, and what it holds of the budget."""
+    """The body of one request while it arrives, and the bytes that it holds of the budget."""
 
     def __init__(self, max_bytes: int, budget: ByteBudget) -> None:
         self._max_bytes, self._budget = max_bytes, budget
@@ -81,8 +81,10 @@ class _Upload:
         self._num_held = 0
 
     async def read(self, receive: Receive, content_length: bytes) -> bytes | None:
-        """The whole body; None if the client leaves before it is there. What cannot be kept is read all the same, so
-        that its client hears of it."""
+        """Return the whole body, or None if the client disconnects before it has arrived.
+
+        Raise ApiError if the body cannot be kept. It is still read to its end, so that the client sees the error.
+        """
         limit, most = self._max_bytes, self._max_bytes + MAX_DISCARDED_BYTES
         if content_length.isdigit() and int(content_length[:20]) > most:
             raise self._too_large(int(content_length[:20]))
@@ -122,15 +124,17 @@ class _Upload:
 
 
 def check_shape(body: bytes) -> None:
-    """Raise ApiError if parsing ``body`` as JSON would take long. It takes a few hundredths of a second to find out,
-    whatever the body is: every step is one pass over it."""
+    """Raise ApiError if parsing ``body`` as JSON would take long.
+
+    The check takes a few hundredths of a second for any body: every part of it is one pass.
+    """
     num_quotes = body.count(b'"')
     if num_quotes > MAX_QUOTES:
         raise _too_intricate(num_quotes, "quotation marks", MAX_QUOTES)
     if (body.count(b",") <= MAX_VALUES and body.count(b"[") + body.count(b"{") <= MAX_CONTAINERS
             and not has_long_number(body)):
         return
-    structure = without_texts(body)  # commas, brackets and digits in texts cost nothing
+    structure = without_texts(body)  # commas, brackets and digits in strings cost nothing
     if has_long_number(structure):
         raise ApiError(400, f"the body has a number of {MAX_DIGITS + 1} digits or more", code="body_too_intricate")
     for num, what, most in ((structure.count(b","), "values", MAX_VALUES),
@@ -140,12 +144,12 @@ def check_shape(body: bytes) -> None:
 
 
 def has_long_number(body: bytes) -> bool:
-    """A pattern would begin again at each digit."""
+    """Check whether a number has too many digits. A regular expression would start again at each digit."""
     return b"0" * (MAX_DIGITS + 1) in body.translate(ZEROS)
 
 
 def without_texts(body: bytes) -> bytes:
-    """JSON without what is between quotation marks. A text without an end reaches to the end of the body."""
+    """Remove the text between quotation marks from JSON. An unterminated string reaches to the end of the body."""
     unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     return b'"'.join(unescaped.split(b'"')[::2])
 
@@ -155,8 +159,10 @@ def _too_intricate(num: int, what: str, most: int) -> ApiError:
 
 
 class _Later:
-    """``receive`` for the application: the body, then whatever the connection says. That is listened to from the
-    start, so that it is known whether a client has left."""
+    """``receive`` for the application: the body, then the connection's messages.
+
+    It listens to the connection from the start, so that it knows whether the client has disconnected.
+    """
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body

@@ -1,7 +1,7 @@
-"""Who asks, and what they may: checked before the body of a request is read.
+"""Identify callers and their permissions, before the body of a request is read.
 
-Without keys everybody on this machine may do everything. With keys, whatever is under /v1 needs one, and so does every
-request with a body; what shows other people's prompts, or stops them, needs an admin's.
+Without keys every caller on this machine may do everything. With keys, every path under /v1 and every request with a
+body needs a key. Routes that show or stop other callers' requests need an admin's key.
 """
 
 from __future__ import annotations
@@ -20,27 +20,30 @@ from mini_vllm.server.access.request_checks import WITH_BODY
 from mini_vllm.server.errors import ApiError, retry_later
 from mini_vllm.server.settings import is_loopback
 
-#: Where the caller of a request stands in its scope.
+#: The key of the caller in a request's scope.
 CALLER = "mini_vllm.caller"
 CHALLENGE = {"WWW-Authenticate": "Bearer"}
-#: These compute something, and count against a key's rate.
+#: These routes compute, and count against a key's rate.
 COUNTED = ("/v1/completions", "/v1/chat/completions")
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who sent a request. Nobody has a name where there are no keys."""
+    """The sender of a request. Its name is None if the server has no keys."""
 
     name: str | None
     best_priority: Priority
     default_priority: Priority
     is_admin: bool
-    #: What its rate leaves; None: it has none.
+    #: What is left of its rate; None if it has no rate limit.
     bucket: TokenBucket | None = field(default=None, compare=False)
 
     def pay_for(self, num_texts: int) -> None:
-        """Count the texts of a request against the rate, but for the one that the request itself has paid for. Raises
-        ApiError: 400 if a minute's worth is not enough, 429 if it is not enough now. Nothing is counted then."""
+        """Count the texts of a request against the rate, except the first, which was counted with the request.
+
+        Raise ApiError, and count nothing: 400 if they exceed the limit of a whole minute, 429 if they exceed what is
+        left now.
+        """
         if self.bucket is None or num_texts == 1:
             return
         if num_texts > self.bucket.per_minute:
@@ -51,12 +54,12 @@ class Caller:
 
     @property
     def extra_keys(self) -> tuple[str, ...] | None:
-        """The salt of its prefixes: what one tenant's prompts left in the cache, no other finds."""
+        """The salt of its prefixes, so that no caller finds another caller's prompts in the cache."""
         return None if self.name is None else (self.name,)
 
 
 class AccessGate:
-    """ASGI middleware: finds out who asks, and turns away who may not or asks too often."""
+    """ASGI middleware that identifies the caller, and rejects callers without permission or above their rate."""
 
     def __init__(self, app: ASGIApp, keys: KeyRing | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.app, self.keys = app, keys
@@ -72,7 +75,10 @@ class AccessGate:
         await self.app(scope, receive, send)
 
     def _caller(self, scope: Scope) -> Caller | None:
-        """None where no key was sent and none is needed to get this far."""
+        """Return the caller; None if no key was sent and none is needed up to this point.
+
+        Raise ApiError for a missing or unknown key, and for a caller above its rate.
+        """
         if self.keys is None:
             is_here = scope.get("client") is None or is_loopback(scope["client"][0])
             return Caller(None, Priority.HIGH, Priority.NORMAL, is_admin=is_here)
@@ -95,7 +101,7 @@ def _too_often(name: str | None, bucket: TokenBucket, wait_s: float) -> ApiError
 
 
 def _bearer_token(scope: Scope) -> str | None:
-    """What a client sent as its key, if it sent any."""
+    """Return the key that a client sent; None if it sent none."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             kind, _, token = value.decode("latin-1").partition(" ")
@@ -110,7 +116,7 @@ def refused_key(is_missing: bool) -> ApiError:
 
 
 def caller_of(request: Request) -> Caller:
-    """Raises the 401 if nobody is known to have sent it."""
+    """Return the caller of a request. Raise a 401 if it is not known."""
     caller: Caller | None = request.scope.get(CALLER)
     if caller is None:
         raise refused_key(is_missing=True)
@@ -118,7 +124,10 @@ def caller_of(request: Request) -> Caller:
 
 
 def require_admin(request: Request) -> None:
-    """A FastAPI dependency: without keys from this machine, else with an admin's key."""
+    """Raise ApiError unless the caller is an admin: has an admin's key or, without keys, is on this machine.
+
+    This is a FastAPI dependency.
+    """
     caller = caller_of(request)
     if not caller.is_admin:
         message = ("without keys this is only for who is on the server's own machine" if caller.name is None else

@@ -1,12 +1,12 @@
-"""How many may be in flight: the seats of a model's engine, and a bounded queue for them.
+"""The limit on sequences in flight: the seats of a model's engine, and a bounded queue for them.
 
-A sequence counts from when its request is accepted until it is answered. One of some priority is accepted while there
-are fewer than ``max_num_seqs + max_waiting`` of that priority or a better one. So a queue full of low requests turns no
-high one away, and all together are at most three times the bound.
+A sequence counts from when its request is accepted until it is answered. It is accepted while fewer than
+``max_num_seqs + max_waiting`` sequences of its priority or a better one are in flight. So a queue full of low-priority
+requests does not block high-priority ones, and the total is at most three times the bound.
 
-Among the keys of one priority, none may hold more than its share of the bound while another one waits or was refused.
-A key that was refused counts until it has not asked for a while: else the other would take every place again between
-two of its requests. A key that is alone may hold everything.
+Among the keys of one priority, no key may hold more than its share of the bound while another key waits or was
+rejected. A rejected key counts until it has sent no request for a while: otherwise the other key would take every place
+again between two of its requests. A key that is alone may hold everything.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from mini_vllm.request import Priority
 from mini_vllm.server.errors import ApiError, retry_later
 
-#: What a client is told to wait before it asks again: steps take a fraction of that, answers a few times as long.
+#: The Retry-After of a rejected client: a step takes a fraction of it, an answer a few times as long.
 RETRY_AFTER_S = 1.0
-#: How long a key that was refused counts as one that waits, from when it last asked: long enough to ask again.
+#: How long a rejected key counts as waiting after its last request: long enough for the client to retry.
 REFUSAL_COUNTS_S = 10.0
 
 
@@ -32,10 +32,10 @@ class Seats:
     def __init__(self, max_num_seqs: int, max_waiting: int, key_share: float = 0.5,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self.max_num_seqs, self.max_waiting, self.key_share, self._clock = max_num_seqs, max_waiting, key_share, clock
-        #: How many sequences are in flight, by priority, and by priority and key.
+        #: The number of sequences in flight, by priority, and by priority and key.
         self._num_taken: Counter[Priority] = Counter()
         self._num_held: Counter[tuple[Priority, str | None]] = Counter()
-        #: When a key that was refused has last asked.
+        #: The time of the last request of a rejected key.
         self._refused_s: dict[tuple[Priority, str | None], float] = {}
 
     @property
@@ -44,9 +44,9 @@ class Seats:
 
     @contextmanager
     def taken(self, num_sequences: int, priority: Priority, key: str | None = None) -> Iterator[None]:
-        """Hold seats for the sequences of one request of ``key``; None: there are no keys.
+        """Hold seats for the sequences of one request of ``key`` (None if the server has no keys).
 
-        Raises ApiError: 400 for what can never be taken, 429 for what cannot be now. Nothing is taken then.
+        Raise ApiError, and take no seat: 400 if the request can never be accepted, 429 if it cannot be accepted now.
         """
         if num_sequences > self.bound:
             raise ApiError(400, f"the request is for {num_sequences} texts (prompts times n); at most {self.bound} can "
@@ -74,7 +74,7 @@ class Seats:
             self._num_held[holder] -= num_sequences
 
     def _others_wait(self, priority: Priority, key: str) -> bool:
-        """Return whether another key of this priority was refused lately, or has sequences while some wait."""
+        """Check whether another key of this priority was rejected recently, or has sequences while some wait."""
         holders = {*self._num_held, *self._refused_s}
         others = [holder for holder in holders if holder[0] == priority and holder[1] != key]
         if any(self._was_refused(holder) for holder in others):
@@ -83,5 +83,5 @@ class Seats:
         return some_wait and any(self._num_held[holder] for holder in others)
 
     def _was_refused(self, holder: tuple[Priority, str | None]) -> bool:
-        """Return whether the key was refused and has asked since, or then, not long ago."""
+        """Check whether the key was rejected, and sent its last request recently."""
         return self._clock() - self._refused_s.get(holder, -math.inf) < REFUSAL_COUNTS_S

@@ -120,7 +120,7 @@ class BoundedConnection(H11Protocol):
             self._limit_the_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer input that is not HTTP; uvicorn calls this. A client that already has its answer gets no second one."""
+        """Answer input that is not HTTP; uvicorn calls this. A client that has its answer gets no second one."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return self.transport.abort()
         if self.conn.num_chunks > NUM_FREE_CHUNKS:
@@ -157,7 +157,7 @@ class BoundedConnection(H11Protocol):
             self.transport.abort()
 
     def _make_room(self) -> None:
-        """Close the connection that has kept the server waiting longest; if the server waits for none, close this one."""
+        """Close the connection that has kept the server waiting longest; if there is none, close this one."""
         waiting = [each for each in self.connections if isinstance(each, BoundedConnection) and each is not self and (
             each.num_unread or not each.has_whole_request and not each.transport.is_closing())]
         min(waiting, key=lambda each: each.waits_since_s, default=self).transport.abort()

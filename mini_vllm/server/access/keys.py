@@ -1,4 +1,4 @@
-"""Who may ask: the keys of a server, from a TOML file.
+"""The API keys of a server, from a TOML file.
 
     [keys.anna]
     key = "sk-…"                 # or its digest:  sha256 = "9f86d081…"
@@ -6,8 +6,8 @@
     requests_per_minute = 120    # no limit if left out
     admin = true                 # may see the page and the metrics, pause and restart; false if left out
 
-Only digests are kept. A key that somebody sends is compared with all of them, each in constant time, so that how long
-it takes tells nothing; and no key is in a ``repr``, a log line or an error.
+Only digests are kept. A key that a client sends is compared with all of them, each in constant time, so that the time
+reveals nothing. No key appears in a ``repr``, a log line or an error.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ else:
 
 TIERS = {priority.name.lower(): priority for priority in Priority}
 FIELDS = ("key", "sha256", "tier", "requests_per_minute", "admin")
-#: Shorter ones can be guessed.
+#: Shorter keys can be guessed.
 MIN_KEY_CHARS = 16
 
 
 @dataclass(frozen=True)
 class ApiKey:
-    """A key, but for the key itself."""
+    """The digest and the permissions of a key, without the key itself."""
 
     name: str
     digest: bytes = field(repr=False)
-    #: The best priority that it may ask for, and the one that it gets if it does not ask.
+    #: The best priority that the key may request, and its default.
     tier: Priority = Priority.NORMAL
     requests_per_minute: int | None = None
     is_admin: bool = False
@@ -59,7 +59,7 @@ class KeyRing:
         return iter(self._keys)
 
     def find(self, text: str) -> ApiKey | None:
-        """The key that ``text`` is, if it is one. All are compared, whichever it is."""
+        """Return the key whose text this is, or None. All keys are always compared, so that the time is the same."""
         digest, found = digest_of(text), None
         for key in self._keys:
             if hmac.compare_digest(key.digest, digest):
@@ -72,7 +72,10 @@ def digest_of(text: str) -> bytes:
 
 
 def read_keys(path: Path) -> KeyRing:
-    """Raises OSError, or ValueError that names the file, the key's name and the field, but shows no value of a key."""
+    """Read the keys from a file. Raise OSError if it cannot be read, and ValueError if it is invalid.
+
+    The message names the file, the key's name and the field, but never contains the key.
+    """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:

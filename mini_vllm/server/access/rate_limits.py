@@ -1,7 +1,7 @@
-"""Two limits: a number of bytes, and a rate that is kept on average and may be exceeded for a moment: the token bucket.
+"""Two limits: a number of bytes, and the token bucket, an average rate that may be exceeded for a moment.
 
-    capacity ┌───┐  it fills at the rate, a request takes one out for each of its texts;
-             │▒▒▒│  one that holds too few says when there will be enough
+    capacity ┌───┐  the bucket fills at the rate, and a request takes one token per text;
+             │▒▒▒│  if there are too few, the bucket says when there will be enough
              └───┘
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 
 class TokenBucket:
-    """``per_minute`` texts per minute. As many may come at once, after a quiet minute."""
+    """``per_minute`` texts per minute. After a quiet minute, all of them may come at once."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` gives seconds. Tests pass their own, so that they need not sleep."""
+        """Make a full bucket. ``clock`` returns seconds; tests pass their own, so that they need not sleep."""
         self.per_minute = per_minute
         self._clock = clock
         self._level = float(per_minute)
@@ -24,7 +24,7 @@ class TokenBucket:
     def take(self, count: int = 1) -> float:
         """Take ``count`` and return 0; or take nothing, and return the seconds until there will be enough.
 
-        ``count`` is at most ``per_minute``: more are never there.
+        ``count`` must be at most ``per_minute``: the bucket never holds more.
         """
         now_s = self._clock()
         self._level = min(self.per_minute, self._level + (now_s - self._at_s) * self.per_minute / 60)
@@ -36,13 +36,13 @@ class TokenBucket:
 
 
 class ByteBudget:
-    """Bytes that all requests together may hold."""
+    """The bytes that all requests together may hold."""
 
     def __init__(self, most: int) -> None:
         self.most, self.num_taken = most, 0
 
     def take(self, num_bytes: int) -> bool:
-        """Return whether there were as many left. If not, nothing is taken."""
+        """Take the bytes, and return whether that many were left. If not, take nothing."""
         if self.num_taken + num_bytes > self.most:
             return False
         self.num_taken += num_bytes

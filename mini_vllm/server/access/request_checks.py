@@ -1,11 +1,11 @@
-"""What is checked of every request before anything is made of it.
+"""The checks of every request, before anything else is done with it.
 
-    Host      an address, localhost, or a name this server was told: a page of a stranger whose name was made to point
-              here (DNS rebinding) sends its own name
-    Origin    if there is one, this server itself: the page of a stranger may not send requests from a visitor's browser
-    site      if a browser says which site a request comes from, this one; a link to the page may be anywhere
-    type      a body is application/json: what a form of a stranger's page can send is not
-    body      only where the method takes one, and of one length: nobody reads any other
+    Host      must be an address, localhost, or a configured name of this server: a foreign site whose name was made to
+              point here (DNS rebinding) sends its own name
+    Origin    must be this server, if present: a foreign page may not send requests from a visitor's browser
+    site      must be this one, if the browser names the site that a request comes from; links to the page are allowed
+    type      a body must be application/json, which a form on a foreign page cannot send
+    body      only for methods that have one, and with one length: nothing reads any other body
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mini_vllm.server.errors import ApiError
 
 WITH_BODY = ("POST", "PUT", "PATCH")
-#: The page's files, which hold nothing of anybody.
+#: The page's files, which contain no user's data.
 PAGE = "/live/page/"
-#: A Host is a name or an address, and perhaps a port. A URL parser would find a name of ours in others, too:
+#: A Host is a name or an address, and perhaps a port. A URL parser would also find our address in foreign hosts such as
 #: ``evil.example@127.0.0.1``.
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9a-z._-]+))(?::[0-9]{1,5})?", re.ASCII)
 
 
 class Guard:
-    """ASGI middleware, the outermost."""
+    """The outermost ASGI middleware."""
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
-        """``hosts`` are the names by which this server may be called."""
+        """Accept requests to ``hosts``, the names of this server."""
         self.app = app
         self.hosts = frozenset({"localhost", *(host.lower() for host in hosts)})
 
@@ -67,7 +67,7 @@ def _check_origin(origin: str | None, host: str) -> None:
 
 
 def _check_site(site: str | None) -> None:
-    """A picture or a script on the page of a stranger is asked for without an Origin."""
+    """Raise ApiError for requests from other sites: a foreign page requests images and scripts without an Origin."""
     if site not in (None, "same-origin", "none"):
         raise ApiError(403, f"Sec-Fetch-Site is {site[:100]!r}: pages of others may not send requests here",
                        code="origin_not_allowed")
@@ -79,7 +79,7 @@ def _check_type(content_type: str) -> None:
 
 
 def _check_body(method: str, length: str | None, encoding: str | None) -> None:
-    """A body that is refused here is not read: the connection is closed."""
+    """Raise ApiError for a body that is not allowed. It is not read; the connection is closed."""
     if length is not None and encoding is not None:
         raise ApiError(400, "Content-Length and Transfer-Encoding are both there; send one of them",
                        code="two_lengths", headers={"Connection": "close"})

@@ -1,4 +1,4 @@
-"""Connections that say nothing, read nothing, or do either too slowly: they are closed, and others are served."""
+"""Connections that send nothing, read nothing, or do either too slowly are closed, and others are served."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def connect(server, sent=b""):
 
 
 def is_closed(connection):
-    """Read until the other end closes it."""
+    """Read until the other end closes the connection."""
     try:
         while connection.recv(1000):
             pass
@@ -95,7 +95,7 @@ def test_the_oldest_connection_without_a_whole_request_makes_room(server, monkey
 
 
 def never_reads(server, num_requests=400):
-    """A connection that asks for the schema again and again and reads nothing, once the server cannot write on."""
+    """Request the schema again and again without reading, and return the connection once the server cannot write."""
     before = set(server.server.server_state.connections)
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -124,7 +124,7 @@ def test_a_client_that_reads_nothing_is_not_waited_for(server, monkeypatch):
 
 
 class Transport:
-    """Holds what is written until a test reads it."""
+    """Keeps the written bytes until a test reads them."""
 
     def __init__(self):
         self.num_unread, self.is_aborted, self.written, self._socket = 0, False, b"", socket.socket()
@@ -174,7 +174,7 @@ def test_a_slow_reader_is_waited_for_while_it_reads_anything():
 
 
 def feed(num_chunks, size):
-    """The number of chunks that are taken of a body."""
+    """Return the number of chunks of a body that are accepted."""
     parser = CountingParser(h11.SERVER)
     parser.receive_data(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
     assert isinstance(parser.next_event(), h11.Request)

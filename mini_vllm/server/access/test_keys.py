@@ -1,4 +1,4 @@
-"""Keys: who may ask, how often, at which priority; what one key's prompts left is not found by another's."""
+"""Keys: permissions, rates and priorities; a key does not find another key's prompts in the cache."""
 
 import asyncio
 import hashlib
@@ -58,7 +58,7 @@ def test_without_a_key_nothing_is_told(writer, keys_file, key, status, code, met
         assert (error["type"], error["code"]) == ("authentication_error", code)
         assert not key or key not in client.data.decode()
     else:
-        assert client.status in (200, 400, 404)  # the body is no JSON, the path is none: but it was let in
+        assert client.status in (200, 400, 404)  # whatever body and path are, the key is accepted
 
 
 @pytest.mark.parametrize("path", ["/metrics"])
@@ -152,7 +152,7 @@ def test_a_bucket_refills_to_the_brim_and_no_further():
 def test_a_request_for_several_texts_pays_for_each():
     now_s = [0.0]
     caller = Caller("bert", Priority.LOW, Priority.LOW, False, TokenBucket(5, lambda: now_s[0]))
-    caller.bucket.take()  # as the gate does before the body is read
+    caller.bucket.take()  # the gate does this before the body is read
     caller.pay_for(4)
     with pytest.raises(ApiError, match=r"may ask for 5 texts per minute \(prompts times n\); wait 12.0 s") as caught:
         caller.pay_for(3)
@@ -177,7 +177,7 @@ def test_72_prompts_of_a_key_that_may_ask_5_times_a_minute_are_refused(writer, k
 
 @pytest.fixture
 def shared():
-    """A clock, and a function by which a key takes seats: 4 sequences may run and 6 wait."""
+    """Return a clock, and a function that takes seats for a key: 4 sequences may run, and 6 may wait."""
     now_s, kept = [0.0], []
     seats = Seats(4, 6, clock=lambda: now_s[0])
 
@@ -241,7 +241,7 @@ def test_without_keys_nothing_is_shared_out(shared):
 
 
 def test_seats_are_held_until_the_engine_has_let_go(writer):
-    """Else a client that asks and leaves again and again would fill the engine with what nobody waits for."""
+    """Check that a client that sends requests and disconnects cannot fill the engine with abandoned work."""
     async def main(app, shelf):
         async with shelf.lease(writer.name) as served:
             is_held, may_go = threading.Event(), threading.Event()
@@ -251,9 +251,9 @@ def test_seats_are_held_until_the_engine_has_let_go(writer):
             while not is_held.is_set() or inbox.qsize() < 2:
                 await asyncio.sleep(0)
             client.has_left.set()
-            while inbox.qsize() < 4:  # the engine is told that both have left
+            while inbox.qsize() < 4:  # the engine is told that both have disconnected
                 await asyncio.sleep(0)
-            for _ in range(100):  # whoever could go on now has
+            for _ in range(100):  # every task that can continue now does
                 await asyncio.sleep(0)
             before = shelf.seats(writer.name)._num_taken.total()
             may_go.set()

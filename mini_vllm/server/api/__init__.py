@@ -1,1 +1,1 @@
-"""OpenAI's API: what a request may say, how it is answered, and how an answer goes out."""
+"""OpenAI's API: the fields of a request, the content of an answer, and how an answer is sent."""

@@ -1,8 +1,8 @@
-"""Outputs of the engine as OpenAI's API has them: whole answers, and the events of a stream.
+"""The engine's outputs in the format of OpenAI's API: whole answers, and the events of a stream.
 
 A stream has an event for every text that grew, dozens of clients share one event loop, and the engine waits for the
-same interpreter. So what is the same in every event is written once, and the rest is put in between; no model of
-pydantic's is made, and no dict.
+same interpreter. So the parts that all events share are written once, and the rest is inserted; neither pydantic models
+nor dicts are made.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from mini_vllm.request import CompletionOutput, RequestOutput, Usage
 from mini_vllm.server.api.logprobs import TOKENS_PER_PIECE, chat_logprobs, text_logprobs
 
 DONE = b"data: [DONE]\n\n"
-#: The finish reasons that OpenAI does not have, as it would say them.
+#: Finish reasons that OpenAI does not have → OpenAI's equivalent.
 FINISH_REASONS = {"kv_cache_full": "length"}
 
 
 class Answers(ABC):
-    """The answer to one request: ``n`` choices for each of its prompts, numbered through."""
+    """The answer to one request: ``n`` choices per prompt, numbered consecutively."""
 
     PREFIX: str
     OBJECT: str
@@ -36,18 +36,18 @@ class Answers(ABC):
         self.id = f"{self.PREFIX}-{uuid.uuid4().hex}"
         self.created = int(time.time())
         self.model, self.n, self.has_cache, self.include_usage = model, n, has_cache, include_usage
-        #: Texts whose end was told, and how many characters of each had log-probabilities.
+        #: Texts whose end was sent, and how many characters of each had log-probabilities.
         self._ended: set[int] = set()
         self._offsets: Counter[int] = Counter()
-        #: What every event begins and ends with.
+        #: The beginning and the end of every event.
         self._head = (f'data: {{"id":"{self.id}","object":"{self.CHUNK}","created":{self.created},'
                       f'"model":{quoted(model)},"choices":[{{"index":')
         self._tail = '}],"usage":null}\n\n' if include_usage else "}]}\n\n"
 
-    # ---- whole
+    # ---- whole answers
 
     def whole(self, outputs: Sequence[RequestOutput]) -> Iterator[str]:
-        """The answer, of the last output of every prompt: one JSON object, in pieces that take little time each."""
+        """Yield the answer, made from the last output of every prompt: one JSON object, in quickly made pieces."""
         yield (f'{{"id":"{self.id}","object":"{self.OBJECT}","created":{self.created},"model":{quoted(self.model)},'
                '"choices":[')
         separator = ""
@@ -61,7 +61,7 @@ class Answers(ABC):
 
     @abstractmethod
     def _choice(self, output: CompletionOutput) -> Iterator[str]:
-        """What this kind of answer says of one text, as the inside of a JSON object."""
+        """Yield the fields of this kind of answer for one text, as the inside of a JSON object."""
 
     def _usage(self, usages: Iterable[Usage]) -> dict[str, object]:
         sums: Counter[str] = Counter()
@@ -72,19 +72,21 @@ class Answers(ABC):
                                    "total_tokens": sums["prompt"] + sums["output"]}
         return {**told, "prompt_tokens_details": {"cached_tokens": sums["cached"]}} if self.has_cache else told
 
-    # ---- in events
+    # ---- events
 
     def opening(self, num_prompts: int) -> Iterator[str]:
-        """What stands before the first event."""
+        """Return what is sent before the first event."""
         return iter(())
 
     def events(self, prompt_index: int, delta: RequestOutput) -> Iterator[str]:
-        """An event for each text of a prompt that grew or ended, or several if it has many log-probabilities. ``delta``
-        has only what is new."""
+        """Yield an event for each text of a prompt that grew or ended, or several if it has many log-probabilities.
+
+        ``delta`` contains only what is new.
+        """
         for each in delta.outputs:
             index, has_ended = self.n * prompt_index + each.index, each.finish_reason is not None
             if index in self._ended or not (has_ended or each.text or each.logprobs):
-                continue  # its siblings may go on for long
+                continue  # its siblings may continue for long
             if has_ended:
                 self._ended.add(index)
             *parts, last = _parts(each)
@@ -94,10 +96,10 @@ class Answers(ABC):
 
     @abstractmethod
     def _delta(self, index: int, output: CompletionOutput) -> str:
-        """What this kind of event says of one text, as the inside of a JSON object."""
+        """Return the fields of this kind of event for one text, as the inside of a JSON object."""
 
     def closing(self, usages: Iterable[Usage]) -> bytes:
-        """What stands after the last event."""
+        """Return what is sent after the last event."""
         if not self.include_usage:
             return DONE
         last: dict[str, object] = {"id": self.id, "object": self.CHUNK, "created": self.created, "model": self.model,
@@ -110,14 +112,16 @@ def event(content: Mapping[str, Any]) -> bytes:
 
 
 def _reason(output: CompletionOutput) -> str:
-    """As JSON."""
+    """Return the finish reason as JSON."""
     reason = output.finish_reason
     return "null" if reason is None else f'"{FINISH_REASONS.get(reason, reason)}"'
 
 
 def _parts(output: CompletionOutput) -> list[CompletionOutput]:
-    """``output`` in parts of not too many log-probabilities each. The first has the text: tokens and characters need
-    not come together."""
+    """Split ``output`` into parts with at most ``TOKENS_PER_PIECE`` log-probabilities each.
+
+    The first part contains the text: tokens and characters need not arrive together.
+    """
     if not output.logprobs or len(output.logprobs) <= TOKENS_PER_PIECE:
         return [output]
     return [replace(output, text="" if start else output.text, logprobs=output.logprobs[start:start + TOKENS_PER_PIECE])
@@ -125,7 +129,7 @@ def _parts(output: CompletionOutput) -> list[CompletionOutput]:
 
 
 class TextAnswers(Answers):
-    """Of /v1/completions."""
+    """The answers of /v1/completions."""
 
     PREFIX, OBJECT, CHUNK = "cmpl", "text_completion", "text_completion"
 
@@ -142,7 +146,7 @@ class TextAnswers(Answers):
 
 
 class ChatAnswers(Answers):
-    """Of /v1/chat/completions."""
+    """The answers of /v1/chat/completions."""
 
     PREFIX, OBJECT, CHUNK = "chatcmpl", "chat.completion", "chat.completion.chunk"
 

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: a conversation is answered, through the model's chat template."""
+"""POST /v1/chat/completions: answer a conversation, through the model's chat template."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mini_vllm.server.api.response import EngineResponse
 from mini_vllm.server.errors import ApiError
 from mini_vllm.server.models.loaded_model import ServedModel
 
-#: What OpenAI calls otherwise for some of its models; templates know the old names.
+#: Roles that OpenAI renamed for some of its models → the old names, which templates know.
 ROLES = {"developer": "system"}
 
 
@@ -22,7 +22,7 @@ class ChatResponse(EngineResponse):
     num_prompts = 1
 
     async def read_prompts(self, served: ServedModel) -> Sequence[PromptTokens]:
-        """Raises ApiError for a model that has no template, ValueError for what its template does not take."""
+        """Read the chat. Raise ApiError if the model has no template, and ValueError if the template rejects it."""
         if served.chat_template is None:
             raise ApiError(400, f"the model {served.name!r} has no chat template: it continues texts, at "
                            "/v1/completions", param="model", code="no_chat_template")
@@ -33,8 +33,10 @@ class ChatResponse(EngineResponse):
 
 
 def read_chat(prompts: PromptReader, text: str) -> PromptTokens:
-    """The template writes the special tokens itself, so none are added. A chat of which it is certain that it is too
-    long is not even read."""
+    """Return the tokens of a chat. The template writes the special tokens, so none are added.
+
+    A chat that is certainly too long is rejected before it is tokenized.
+    """
     if prompts.tokenizer.min_num_tokens(text) >= prompts.max_model_len:
-        return prompts.read(text)  # which says so
+        return prompts.read(text)  # which raises the error
     return PromptTokens(text, prompts.read(prompts.tokenizer.encode(text, add_special_tokens=False)).token_ids)

@@ -1,4 +1,4 @@
-"""POST /v1/completions: texts, or token ids, are continued."""
+"""POST /v1/completions: continue texts or token ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mini_vllm.server.api.protocol import CompletionRequest
 from mini_vllm.server.api.response import EngineResponse
 from mini_vllm.server.models.loaded_model import ServedModel
 
-#: Checking more token ids takes longer than asking another thread to do it.
+#: For more token ids than this, checking them takes longer than passing them to another thread.
 MAX_IDS_IN_LOOP = 2000
 
 
@@ -21,7 +21,7 @@ class CompletionResponse(EngineResponse):
 
     @property
     def prompts(self) -> Sequence[Prompt]:
-        """One prompt, or several. Token ids are whole numbers here, so looking at the first entry is enough."""
+        """The prompts, one or several. Token ids are integers at this point, so the first entry shows the kind."""
         prompt = self.request.prompt
         return prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
 
@@ -30,7 +30,7 @@ class CompletionResponse(EngineResponse):
         return len(self.prompts)
 
     async def read_prompts(self, served: ServedModel) -> Sequence[PromptTokens]:
-        """Texts, and long lists of token ids, in a thread: the loop serves others."""
+        """Read the prompts. Texts and long lists of token ids are read in a thread, to keep the event loop free."""
         prompts = self.prompts
         read_all = partial(_read_all, served, prompts)
         if any(isinstance(prompt, str) for prompt in prompts) or sum(map(len, prompts)) > MAX_IDS_IN_LOOP:

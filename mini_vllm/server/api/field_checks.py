@@ -1,5 +1,5 @@
-"""What the fields of a request may hold. Where pydantic would have a complaint for each thing that a value could have
-been, there is one sentence."""
+"""Checks of the fields of a request. Where pydantic would complain once per alternative of a union, these checks make
+one sentence."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from pydantic_core import PydanticCustomError
 
 from mini_vllm.checks import MAX_TEXT_CHARS, MAX_TEXTS
 
-#: How many entries the lists and objects of a request may have. Their lengths are checked before their entries.
+#: The maximum lengths of the lists and objects of a request. Lengths are checked before entries.
 MAX_FIELDS, MAX_STOPS, MAX_BIASES, MAX_METADATA = 64, 64, 1024, 16
 MAX_STOP_TOKEN_IDS, MAX_ALLOWED_TOKEN_IDS, MAX_BAD_WORDS = 1024, 2**14, MAX_TEXTS
 MAX_PROMPTS, MAX_MESSAGES, MAX_PARTS = 2048, 1024, 4096
 
 
 def check_length(value: object, limit: int, what: str = "entries") -> object:
-    """Refuse a list or an object of more than ``limit`` entries without looking at them."""
+    """Reject a list or an object with more than ``limit`` entries, without looking at the entries."""
     if isinstance(value, (list, dict)) and len(value) > limit:
         raise PydanticCustomError("too_many", f"must have at most {limit} {what}, but has {len(value)}")
     return value
 
 
 def at_most(limit: int) -> BeforeValidator:
-    """``check_length`` for a field."""
+    """Return a validator that applies ``check_length`` to a field."""
     return BeforeValidator(lambda value: check_length(value, limit))
 
 
 class BoundedModel(BaseModel):
-    """An object of a request: types are strict, unknown fields are refused, and there are at most ``MAX_FIELDS``."""
+    """An object in a request: types are strict, unknown fields are rejected, and it has at most ``MAX_FIELDS``."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -112,7 +112,7 @@ class TextPart(BoundedModel):
 
 
 TokenId = Annotated[int, Field(ge=0)]
-#: JSON has no other keys than texts.
+#: The keys of a JSON object are always strings.
 TokenIdText = Annotated[str, Field(pattern=r"^[0-9]{1,9}$"), BeforeValidator(_check_token_id_text)]
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS)]
 StopTokenIds = Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True),
@@ -121,12 +121,12 @@ AllowedTokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_AL
                             at_most(MAX_ALLOWED_TOKEN_IDS)]
 BadWords = Annotated[list[Text], Field(max_length=MAX_BAD_WORDS, fail_fast=True), at_most(MAX_BAD_WORDS)]
 Metadata = Annotated[dict[str, str], Field(max_length=MAX_METADATA), at_most(MAX_METADATA)]
-#: The model knows its token ids and its context, and says so; what is certain beforehand is in the schema.
+#: The model checks its range of token ids and its context; the schema only contains what holds for all models.
 TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 PROMPT = {"anyOf": [{"type": "string"}, TOKEN_IDS,
                     {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_PROMPTS},
                     {"type": "array", "items": TOKEN_IDS, "minItems": 1, "maxItems": MAX_PROMPTS}]}
-#: Checked once, by one function: as a union, pydantic would go through 200,000 token ids for each alternative.
+#: Checked once, by one function: for a union, pydantic would go through 200,000 token ids once per alternative.
 Prompt = Annotated[str | list[str] | list[int] | list[list[int]], PlainValidator(_check_prompt), WithJsonSchema(PROMPT)]
 LogitBias = Annotated[dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]],
                       Field(max_length=MAX_BIASES, json_schema_extra={"additionalProperties": False}),

@@ -1,7 +1,7 @@
-"""Log-probabilities of tokens in the two shapes that OpenAI's API has for them.
+"""Log-probabilities of tokens, in the two formats of OpenAI's API.
 
-An answer may have hundreds of thousands, so they are written as JSON in pieces: between two of them the event loop can
-serve others.
+An answer may contain hundreds of thousands of them, so they are written as JSON in pieces: between two pieces the event
+loop can serve other requests.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from mini_vllm.request import Logprob, SamplingParams, TokenLogprob
 from mini_vllm.server.errors import ApiError
 
-#: JSON has no number for what cannot come at all.
+#: Stands for minus infinity, which JSON does not have: the token cannot occur at all.
 LOWEST = -9999.0
-#: How many log-probabilities an answer may have; each takes about 350 bytes until it is written.
+#: The maximum number of log-probabilities of an answer; each takes about 350 bytes until it is written.
 MAX_LOGPROBS = 2**18
-#: A piece has those of this many tokens: with 20 others each, writing them takes two milliseconds.
+#: A piece contains this many tokens: with 20 alternatives each, writing them takes two milliseconds.
 TOKENS_PER_PIECE = 32
 
 
 def check_num_logprobs(params: SamplingParams, num_texts: int, max_model_len: int) -> None:
-    """Raise ApiError if the answer could have more of them than ``MAX_LOGPROBS``."""
+    """Raise ApiError if the answer could contain more than ``MAX_LOGPROBS`` log-probabilities."""
     if params.logprobs is None:
         return
     num_tokens = max_model_len if params.max_tokens is None else min(params.max_tokens, max_model_len)
@@ -34,7 +34,7 @@ def check_num_logprobs(params: SamplingParams, num_texts: int, max_model_len: in
 
 
 def text_logprobs(entries: Sequence[TokenLogprob], first_offset: int) -> Iterator[str]:
-    """For completions: columns. ``text_offset`` counts characters from ``first_offset``."""
+    """Yield the format of completions, columns. ``text_offset`` counts characters from ``first_offset``."""
     offsets, offset = [], first_offset
     for entry in entries:
         offsets.append(offset)
@@ -49,14 +49,14 @@ def text_logprobs(entries: Sequence[TokenLogprob], first_offset: int) -> Iterato
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> Iterator[str]:
-    """For chats: an object per token."""
+    """Yield the format of chats, an object per token."""
     yield '{"content":'
     yield from _listed(entries, _with_others)
     yield ',"refusal":null}'
 
 
 def _listed(entries: Sequence[TokenLogprob], shape: Callable[[TokenLogprob], object]) -> Iterator[str]:
-    """A JSON list, in pieces."""
+    """Yield a JSON list in pieces."""
     yield "["
     for start in range(0, len(entries), TOKENS_PER_PIECE):
         piece = json.dumps([shape(entry) for entry in entries[start:start + TOKENS_PER_PIECE]], separators=(",", ":"))
@@ -65,7 +65,10 @@ def _listed(entries: Sequence[TokenLogprob], shape: Callable[[TokenLogprob], obj
 
 
 def _by_text(entry: TokenLogprob) -> dict[str, float]:
-    """The likeliest tokens and the chosen one. Of those that read alike, as parts of characters do, the likeliest."""
+    """Return the likeliest tokens and the chosen one, by text.
+
+    If several have the same text, as parts of characters do, keep the likeliest.
+    """
     found: dict[str, float] = {}
     entries: list[Logprob | TokenLogprob] = [*entry.top.values(), entry]
     for each in entries:
@@ -79,7 +82,7 @@ def _with_others(entry: TokenLogprob) -> dict[str, object]:
 
 
 def _token(entry: Logprob | TokenLogprob) -> dict[str, object]:
-    """A token that is a part of a character has no text of its own, and its bytes are not known here."""
+    """Describe a token. One that is a part of a character has no text, and its bytes are not known here."""
     text = entry.text or ""
     return {"token": text, "logprob": _finite(entry.logprob),
             "bytes": None if "\N{REPLACEMENT CHARACTER}" in text else list(text.encode("utf-8", "replace"))}

@@ -1,4 +1,4 @@
-"""From what a request says to the engine's SamplingParams."""
+"""Convert the fields of a request to the engine's SamplingParams."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ from mini_vllm.server.access.keys import TIERS
 from mini_vllm.server.api.protocol import FIELDS, ChatRequest, CompletionRequest, GenerationRequest
 from mini_vllm.server.errors import ApiError
 
-#: Fields that mean the same here and there.
+#: Fields with the same name and meaning in both.
 SAME = ("n", "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "stop", "top_k", "min_p",
         "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids", "allowed_token_ids", "bad_words",
         "include_stop_str_in_output", "skip_special_tokens")
 
 
 def sampling_params(body: GenerationRequest, of_model: Mapping[str, Any]) -> SamplingParams:
-    """What is left open is as the model's makers advise, else as OpenAI's API has it. Raises ValueError naming the
-    field that cannot be."""
+    """Return the parameters of a request.
+
+    Omitted fields take the model's recommended values, or else the defaults of OpenAI's API. Raise ValueError if a
+    value is invalid; the message names the field.
+    """
     said = {name: value for name in SAME if (value := getattr(body, name)) is not None}
     if body.logit_bias is not None:
         said["logit_bias"] = {int(token_id): bias for token_id, bias in body.logit_bias.items()}
     if body.seed is not None:
-        said["seed"] = body.seed % 2**64  # a negative one is a seed, too
+        said["seed"] = body.seed % 2**64  # a negative seed is allowed
     return SamplingParams(**{**of_model, **said, **_of_its_kind(body)})
 
 
 def _of_its_kind(body: GenerationRequest) -> dict[str, Any]:
-    """What is said in another way in a chat than in a completion."""
+    """Return the parameters whose fields differ between chats and completions."""
     if isinstance(body, CompletionRequest):
         return {} if body.logprobs is None else {"logprobs": body.logprobs}
     assert isinstance(body, ChatRequest)
@@ -45,7 +48,7 @@ def _of_its_kind(body: GenerationRequest) -> dict[str, Any]:
 
 
 def priority_of(body: GenerationRequest, caller: Caller) -> Priority:
-    """What was asked for, no better than the caller's key may; what the key has, if nothing was asked for."""
+    """Return the requested priority, or the key's default. Raise ApiError if the key does not allow the priority."""
     asked = body.priority
     if asked is None:
         return caller.default_priority
@@ -63,8 +66,10 @@ def check_stream_options(body: GenerationRequest) -> None:
 
 
 def refused(error: ValueError, prompt_field: str) -> ApiError:
-    """What the engine says of a request that it cannot serve: its message begins with the name of a field, or is about
-    the prompt."""
+    """Convert the engine's error about a request that it cannot serve.
+
+    The message starts with the name of a field; otherwise it is about the prompt.
+    """
     message = str(error)
     word = re.match(r"\w+", message)
     param = word[0] if word and word[0] in FIELDS else prompt_field

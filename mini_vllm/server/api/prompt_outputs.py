@@ -1,4 +1,4 @@
-"""The outputs of the prompts of one request, as they come, and where they wait for their client."""
+"""The outputs of the prompts of one request, and the buffer in which they wait for their client."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mini_vllm.models.prompts import PromptTokens
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
 from mini_vllm.server.models.loaded_model import ServedModel
 
-#: Outputs that came together: the number of a prompt, and its output, which has all the text so far.
+#: Outputs that arrived together: the number of a prompt, and its output, which contains all the text so far.
 Batch = list[tuple[int, RequestOutput]]
 
 
 class Outbox:
-    """The latest output of each prompt, between an engine that waits for nobody and a client that may read slowly."""
+    """The latest output of each prompt, between an engine that never waits and a client that may read slowly."""
 
     def __init__(self) -> None:
         self._latest: dict[int, RequestOutput] = {}
@@ -27,7 +27,10 @@ class Outbox:
         self._has_news.set()
 
     async def batches(self, source: asyncio.Task[None]) -> AsyncGenerator[Batch, None]:
-        """What has come since the batch before, until ``source`` ends, which puts it in. Raises what that raises."""
+        """Yield the outputs since the previous batch, until ``source``, the task that puts them in, ends.
+
+        Raise the exception of ``source``, if it has one.
+        """
         source.add_done_callback(lambda task: self._has_news.set())
         is_last = False
         while not is_last:
@@ -42,19 +45,21 @@ class Outbox:
 
 @dataclass(frozen=True)
 class Work:
-    """What the engine is to do for one request."""
+    """The work of the engine for one request."""
 
     prompts: Sequence[PromptTokens]
     params: SamplingParams
     priority: Priority
     extra_keys: tuple[object, ...] | None
-    #: The id of the answer: the engine, and whoever watches it, know the request by it. Of several prompts each has a
-    #: number after it.
+    #: The id of the answer, under which the engine and its watchers know the request. With several prompts, a number
+    #: is appended for each.
     name: str
 
     async def run(self, served: ServedModel, outbox: Outbox) -> None:
-        """Put out all outputs until the last. To be cancelled aborts what has not ended. Raises what ``generate``
-        raises."""
+        """Put all outputs into ``outbox``, until the last one. If cancelled, abort the prompts that have not ended.
+
+        Raise what ``generate`` raises.
+        """
         tasks = [asyncio.create_task(self._pump(served, index, outbox)) for index in range(len(self.prompts))]
         try:
             await asyncio.gather(*tasks)

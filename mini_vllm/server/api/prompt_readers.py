@@ -1,7 +1,8 @@
-"""Threads that read prompts: the event loop never does.
+"""Threads that tokenize prompts, so that the event loop never does.
 
-A tokenizer is a program that came with the weights, and its pattern may backtrack for minutes on a short text. So a few
-threads per model read, and nobody waits for them when the server ends, as would be done for ``asyncio.to_thread``.
+A tokenizer is a program that came with the weights, and its pattern may backtrack for minutes on a short text. So each
+model has a few threads of its own. The server does not wait for them when it ends, as it would for
+``asyncio.to_thread``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TypeVar, cast
 
 from mini_vllm.output_stream import Answer
 
-#: How many prompts of one model are read at once.
+#: The number of prompts per model that are tokenized at once.
 MAX_AT_ONCE = 4
 
 Result = TypeVar("Result")
@@ -29,8 +30,10 @@ class Readers:
         self._inboxes: dict[str, Inbox] = {}
 
     async def run(self, model: str, function: Callable[[], Result]) -> Result:
-        """Return what ``function`` returns, in a thread of this model. A caller that is cancelled leaves at once; a
-        function that has begun runs to its end."""
+        """Call ``function`` in a thread of this model, and return its result.
+
+        A caller that is cancelled returns at once; a function that has started runs to its end.
+        """
         if model not in self._inboxes:
             self._inboxes[model] = self._start(model)
         answer = Answer()
@@ -46,10 +49,10 @@ class Readers:
 
 
 def _read_all(inbox: Inbox) -> None:
-    """Until there is nobody who could ask."""
+    """Process the jobs of ``inbox`` until its owner is gone."""
     while (job := inbox.get()) is not None:
         answer, function = job
-        if answer.future.done():  # its caller has left
+        if answer.future.done():  # its caller was cancelled
             continue
         try:
             answer.set_result(function())

@@ -1,8 +1,8 @@
-"""What a request may say. The schema at /openapi.json is made of these classes.
+"""The fields of a request. The schema at /openapi.json is made from these classes.
 
-Types are strict: ``"max_tokens": "5"`` is refused. So is a field that is not known, as OpenAI's own server does: a
-misspelt one would do nothing, silently. Fields of OpenAI's that cannot be served here are known, and may have the value
-that asks for nothing.
+Types are strict: ``"max_tokens": "5"`` is rejected. So is an unknown field, as on OpenAI's own server: otherwise a
+misspelt field would silently do nothing. OpenAI's fields that this server does not support are known, and may have the
+value that requests nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mini_vllm.server.api.field_checks import (
     StopTokenIds,
 )
 
-#: Fields that cannot be served, and what they may be beside null.
+#: Unsupported fields → their allowed values besides null.
 UNSERVED: dict[str, list[Any]] = {
     "echo": [False], "suffix": [], "best_of": [1], "tools": [[]], "tool_choice": ["none", "auto"], "functions": [[]],
     "function_call": ["none", "auto"], "response_format": [{"type": "text"}], "modalities": [["text"]], "audio": [],
@@ -48,7 +48,7 @@ class StreamOptions(BoundedModel):
 
 
 class GenerationRequest(BoundedModel):
-    """What both kinds of requests may say."""
+    """The fields of both kinds of requests."""
 
     model: str
     n: int | None = Field(None, ge=1, le=128)
@@ -62,7 +62,7 @@ class GenerationRequest(BoundedModel):
     logit_bias: LogitBias | None = None
     seed: int | None = Field(None, ge=-2**63, le=2**63 - 1)
     stop: Stop = None
-    #: Not OpenAI's, but vLLM's, or this server's own.
+    #: These fields are not OpenAI's, but vLLM's or this server's own.
     priority: PriorityName = None
     top_k: int | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
@@ -74,7 +74,7 @@ class GenerationRequest(BoundedModel):
     bad_words: BadWords | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    #: Known, and of no effect.
+    #: These fields are accepted, and have no effect.
     user: str | None = None
     metadata: Metadata | None = None
     store: bool | None = None
@@ -95,10 +95,10 @@ class GenerationRequest(BoundedModel):
 
 
 class CompletionRequest(GenerationRequest):
-    """To continue a text, or several."""
+    """A request to continue one or several texts."""
 
     prompt: Prompt
-    #: For every token, and so many of the likeliest in its place.
+    #: The log-probability of every token, and of this many of the likeliest at its position.
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: Any = _unserved("echo")
     suffix: Any = _unserved("suffix")
@@ -117,7 +117,7 @@ class Message(BoundedModel):
 
 
 class ChatRequest(GenerationRequest):
-    """To answer a conversation."""
+    """A request to answer a conversation."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True), Messages]
     max_completion_tokens: int | None = Field(None, ge=1)

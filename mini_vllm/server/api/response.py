@@ -1,10 +1,10 @@
-"""The way of one request: a seat, a model, its outputs, an answer; and what happens if its client leaves.
+"""The path of one request: a seat, a model, its outputs, an answer; and what happens if its client disconnects.
 
     accept ──▶ seat (429) ──▶ lease of the model (404, 503) ──▶ prompts read (400) ──▶ outputs ──▶ outbox
                                                                                                     │
        the connection is watched meanwhile: if it closes, all of this is cancelled       answer, or events
 
-The status of a stream is not sent before its first output is there, so whatever is refused has its own status.
+The status of a stream is not sent before its first output exists, so every rejected request has its own status.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ FAILED = "the model failed while it computed this request; the server's log says
 
 
 class EngineResponse(Response, ABC):
-    """The answer to a request that the engine computes. It is worked out while it is sent."""
+    """The answer to a request that the engine computes. It is computed while it is sent."""
 
-    #: The field that holds the prompt, for errors.
+    #: The field that contains the prompt, for errors.
     PROMPT: str
     ANSWERS: type[Answers]
 
     def __init__(self, body: GenerationRequest, caller: Caller, shelf: ModelShelf, metrics: Metrics,
                  readers: Readers) -> None:
-        """Raises ApiError for what is wrong whatever the model is."""
+        """Raise ApiError for errors that do not depend on the model."""
         super().__init__()
         check_stream_options(body)
         self.request, self.caller, self.shelf, self.metrics, self.readers = body, caller, shelf, metrics, readers
@@ -59,11 +59,11 @@ class EngineResponse(Response, ABC):
     @property
     @abstractmethod
     def num_prompts(self) -> int:
-        """How many texts are to be continued, each ``n`` times."""
+        """The number of prompts; each is continued ``n`` times."""
 
     @abstractmethod
     async def read_prompts(self, served: ServedModel) -> Sequence[PromptTokens]:
-        """Their tokens. Raises ValueError for what is no prompt, or too long."""
+        """Return the tokens of the prompts. Raise ValueError if a prompt is invalid or too long."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.create_task(self._answer(send))
@@ -71,14 +71,14 @@ class EngineResponse(Response, ABC):
         try:
             await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            work.cancel()  # of no effect if it is done
+            work.cancel()  # no effect if it is done
             watch.cancel()
             await asyncio.wait({work, watch})
         if not work.cancelled():
             work.result()
 
     async def _answer(self, send: Send) -> None:
-        """Errors before the first byte are raised; later ones are the stream's last event."""
+        """Compute and send the answer. Raise errors before the first byte; later ones are the stream's last event."""
         body, options = self.request, self.request.stream_options
         answers = self.ANSWERS(body.model, body.n or 1, include_usage=bool(options and options.include_usage))
         writer: Writer = EventWriter(answers, send, self.num_prompts) if body.stream else WholeWriter(answers, send)
@@ -93,8 +93,10 @@ class EngineResponse(Response, ABC):
                 await writer.fail(told)
 
     async def _deliver(self, answers: Answers, writer: Writer, meter: RequestMeter) -> None:
-        """Write what is computed. A client that reads slowly keeps neither seats nor the model: they are free as soon
-        as the engine is done."""
+        """Write the outputs as they are computed.
+
+        A client that reads slowly holds neither seats nor the model: they are free as soon as the engine is done.
+        """
         outbox = Outbox()
         computing = asyncio.create_task(self._compute(answers, outbox))
         try:
@@ -104,7 +106,7 @@ class EngineResponse(Response, ABC):
                     meter.note(batch)
                     await writer.write(batch)
         finally:
-            computing.cancel()  # of no effect if it is done
+            computing.cancel()  # no effect if it is done
             await asyncio.gather(computing, return_exceptions=True)
         await writer.end()
 
@@ -132,10 +134,10 @@ class EngineResponse(Response, ABC):
 
 
 def _check(batch: Batch, answer_id: str) -> None:
-    """Raises ApiError if an output is no answer: it failed, or somebody ended it."""
+    """Raise ApiError if an output is not an answer, because it failed or was aborted."""
     for _, output in batch:
         if output.error is not None and output.error.endswith(NO_TOKEN_LEFT):
-            raise refused(ValueError(NO_TOKEN_LEFT), "prompt")  # its client is to blame, so the log says nothing
+            raise refused(ValueError(NO_TOKEN_LEFT), "prompt")  # the client's mistake, so it is not logged
         if output.error is not None:
             log.error("%s failed: %s", answer_id, output.error)
             raise ApiError(500, f"{FAILED}{answer_id}", code="computation_failed")
@@ -145,6 +147,6 @@ def _check(batch: Batch, answer_id: str) -> None:
 
 
 async def _until_gone(receive: Receive) -> None:
-    """The body has been read, so the next that comes is the end of the connection."""
+    """Wait until the client disconnects: the body has been read, so no other message follows."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""How an answer goes out: whole at the end, or in events as it comes."""
+"""Sending an answer: whole at the end, or in events as it grows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mini_vllm.server.errors import ApiError
 
 STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
                   (b"x-accel-buffering", b"no")]
-#: After writing this much, others are served.
+#: After writing this many bytes, let the event loop serve other requests.
 TURN_BYTES = 2**16
 
 
@@ -29,16 +29,16 @@ class Writer(ABC):
         self._latest: dict[int, RequestOutput] = {}
 
     async def write(self, batch: Batch) -> None:
-        """Take the next outputs."""
+        """Accept the next outputs."""
         self._latest.update(batch)
 
     @abstractmethod
     async def end(self) -> None:
-        """There are no more."""
+        """Finish the answer; there are no more outputs."""
 
     @abstractmethod
     async def fail(self, error: ApiError) -> None:
-        """It has started, and cannot be finished."""
+        """End an answer that has started and cannot be finished."""
 
     def last_outputs(self) -> list[RequestOutput]:
         return [self._latest[index] for index in sorted(self._latest)]
@@ -54,18 +54,18 @@ class Writer(ABC):
 class WholeWriter(Writer):
     async def end(self) -> None:
         parts = [part async for part in in_turns(self.answers.whole(self.last_outputs()))]
-        self._latest.clear()  # the client may take long to read it
+        self._latest.clear()  # the client may take long to read the answer
         await self._start([(b"content-type", b"application/json"),
                            (b"content-length", str(sum(map(len, parts))).encode())])
         for number, part in enumerate(parts, 1):
             await self._write(part, is_last=number == len(parts))
 
     async def fail(self, error: ApiError) -> None:
-        raise error  # its only write was its last
+        raise error  # nothing can follow: the whole answer is one write
 
 
 class EventWriter(Writer):
-    """One write for all that came of one step."""
+    """Writes events, with one write for all outputs of a step."""
 
     def __init__(self, answers: Answers, send: Send, num_prompts: int) -> None:
         super().__init__(answers, send)
@@ -89,7 +89,7 @@ class EventWriter(Writer):
 
 
 async def in_turns(pieces: Iterable[str]) -> AsyncIterator[bytes]:
-    """``pieces`` as bytes, in few parts. Others are served after each part but the last."""
+    """Join ``pieces`` into a few parts of bytes. Other requests are served after each part except the last."""
     part: list[str] = []
     num_chars = 0
     for piece in pieces:

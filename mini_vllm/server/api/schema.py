@@ -1,4 +1,4 @@
-"""What answers look like, for the schema at /openapi.json. Answers themselves are plain dicts: see ``answers.py``."""
+"""The format of answers, for the schema at /openapi.json. The answers are written without it: see ``answers.py``."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def answers(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """The answers of a route that may stream."""
+    """Describe the answers of a route that may stream."""
     event = {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
     streamed = {"text/event-stream": {"schema": event}}
     return {200: {"model": model, "content": streamed, "description": "Whole, or with stream as events."}, **ERRORS}

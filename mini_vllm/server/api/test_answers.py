@@ -1,4 +1,4 @@
-"""Events and whole answers, made of outputs that a test wrote itself."""
+"""Events and whole answers, made from outputs that the tests define."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from mini_vllm.server.api.logprobs import chat_logprobs, text_logprobs
 
 
 def output(*texts, usage=(3, 2, 0)):
-    """An output of these (text, finish reason)."""
+    """Make an output with these pairs of text and finish reason."""
     choices = [CompletionOutput(index, text, [1], reason) for index, (text, reason) in enumerate(texts)]
     return RequestOutput("r", None, [1], choices, all(reason for _, reason in texts),
                          Usage(*usage[:2], PromptTokensDetails(usage[2])))

@@ -1,4 +1,4 @@
-"""The API fuzzed by its own schema: whatever is sent, the answer is one that the schema tells of, and no 5xx."""
+"""The API fuzzed with its own schema: for every request, the answer conforms to the schema and is not a 5xx."""
 
 import copy
 import json
@@ -16,7 +16,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from mini_vllm.server.api.protocol import FIELDS
 from mini_vllm.server.conftest import running, settings_for
 
-#: ``make serve-load`` tries more.
+#: ``make serve-load`` uses more.
 NUM_EXAMPLES = int(os.environ.get("SERVE_EXAMPLES", "15"))
 load_all_checks()
 positive_data_acceptance = CHECKS.get_one("positive_data_acceptance")
@@ -35,7 +35,7 @@ def described(server):
 
 
 def with_models(described, **names):
-    """As the server describes itself, but for the names of its models: no fuzzer would guess one."""
+    """Return the server's schema with the names of its models filled in: no fuzzer would guess one."""
     narrowed = copy.deepcopy(described)
     for body, models in names.items():
         narrowed["components"]["schemas"][body]["properties"]["model"]["enum"] = [model.name for model in models]
@@ -43,8 +43,10 @@ def with_models(described, **names):
 
 
 def fitted(node):
-    """The schema ``node``, bounded to what models of a few hundred tokens and a short context can do: they know their
-    bounds, the schema does not."""
+    """Restrict the schema ``node`` to models with a few hundred tokens and a short context.
+
+    The schema does not contain these limits; only the models know them.
+    """
     if isinstance(node, list):
         return [fitted(each) for each in node]
     if not isinstance(node, dict):
@@ -62,7 +64,7 @@ def api(described, writer, talker):
 
 @pytest.fixture(scope="module")
 def fitted_api(described, writer, talker):
-    """Of the two models only one can chat."""
+    """Return the schema fitted to the two models, of which only one can chat."""
     narrowed = with_models(described, CompletionRequest=[writer, talker], ChatRequest=[talker])
     schemas = narrowed["components"]["schemas"]
     for name in ("CompletionRequest", "ChatRequest", "Message", "TextPart"):
@@ -73,7 +75,7 @@ def fitted_api(described, writer, talker):
 
 
 def whole(value):
-    """2.0 as 2. To JSON Schema both are integers; the server, whose types are strict, refuses the first."""
+    """Convert 2.0 to 2. In JSON Schema both are integers; the server has strict types and rejects 2.0."""
     if isinstance(value, dict):
         return {key: whole(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -82,7 +84,7 @@ def whole(value):
 
 
 def fuzzed(server, operation, mode, num_examples, kind="", change=lambda body: body):
-    """How often each status came, for generated requests that were all answered as the schema says."""
+    """Send generated requests, check that every answer conforms to the schema, and count the statuses."""
     seen = Counter()
     with requests.Session() as session:
 
@@ -107,7 +109,10 @@ GENERATING = ("/v1/completions", "/v1/chat/completions")
 @pytest.mark.parametrize("mode", GenerationMode)
 @pytest.mark.parametrize("path", GENERATING)
 def test_no_request_surprises_the_server(server, api, path, mode):
-    """What agrees with the schema may be refused, for its length or a token id; what does not agree must be."""
+    """Check answers to generated requests: those that violate the schema must be rejected.
+
+    Others may be rejected, for their length or a token id.
+    """
     num_examples = NUM_EXAMPLES if mode is GenerationMode.NEGATIVE else (NUM_EXAMPLES + 1) // 2
     seen = fuzzed(server, api[path]["POST"], mode, num_examples)
     assert seen[400], seen
@@ -115,8 +120,10 @@ def test_no_request_surprises_the_server(server, api, path, mode):
 
 @pytest.mark.parametrize("path", GENERATING)
 def test_what_fits_the_model_is_answered(server, fitted_api, path):
-    """The few that are refused name a token that is not there, or contradict themselves: ``stream_options`` without a
-    stream."""
+    """Check that only a few requests are rejected.
+
+    Those name a token that does not exist, or contradict themselves: ``stream_options`` without a stream.
+    """
     seen = fuzzed(server, fitted_api[path]["POST"], GenerationMode.POSITIVE, NUM_EXAMPLES, "fitted", whole)
     assert seen[200] >= sum(seen.values()) / 2, seen
 

@@ -1,4 +1,4 @@
-"""From what pydantic finds wrong in a request to one sentence: the field, its value, and the bound."""
+"""Convert pydantic's errors about a request to one sentence: the field, its value, and the limit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from mini_vllm.checks import nearest
 from mini_vllm.server.api.protocol import FIELDS, ChatRequest
 
-#: A value is shown up to this many characters.
+#: The maximum number of characters of a value that are shown.
 MAX_SHOWN = 60
 
 
 def complaint(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None, str | None]:
-    """The first thing that is wrong: a sentence, the field it is about, and a code."""
+    """Describe the first error: return a sentence, the field it is about, and a code."""
     error = errors[0]
     where = [part for part in error["loc"] if part not in ("body", "path", "query")]
     param = _dotted(where) or None
@@ -34,7 +34,7 @@ def complaint(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None, str
 
 
 def shown(value: object) -> str:
-    """Return a value as it stood in the JSON, cut where it is long. Only the beginning of a long list is read."""
+    """Return a value as it was in the JSON, truncated if it is long. Only the beginning of a long list is read."""
     try:
         text = json.dumps(_beginning(value))
     except (TypeError, ValueError, RecursionError):
@@ -43,7 +43,7 @@ def shown(value: object) -> str:
 
 
 def _beginning(value: object, depth: int = 4) -> object:
-    """Return ``value`` with no more of it than fits into MAX_SHOWN characters, and a little."""
+    """Return the beginning of ``value``, slightly more than fits into MAX_SHOWN characters."""
     if isinstance(value, str):
         return value[:MAX_SHOWN]
     if isinstance(value, list):
@@ -55,7 +55,7 @@ def _beginning(value: object, depth: int = 4) -> object:
 
 
 def _dotted(where: Sequence[int | str]) -> str:
-    """``messages[0].content``. The names that pydantic gives to the branches of a union are left out."""
+    """Format a location like ``messages[0].content``, without pydantic's names for the branches of a union."""
     text = ""
     for part in where:
         if isinstance(part, int):

@@ -1,4 +1,4 @@
-"""The page's files, by name. What is not among them cannot be asked for, whatever a path says."""
+"""The page's files, by name. No path leads to any other file."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from mini_vllm.server.live import look, small_pool
 
 FOLDER = Path(__file__).parent / "page"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-#: Everything comes from this server, and nothing else runs; no other site may frame the page and lead a click astray.
+#: All content comes from this server, and no other script runs; no other site may frame the page to hijack clicks.
 HEADERS = {"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
            "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
            "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
-#: Files that are written when they are asked for.
+#: Files that are generated on request.
 MADE = {"palette.js": look.script, "palette.css": look.style_sheet, "small_pool.js": small_pool.script}
 
 
 def page_file(name: str) -> Response | None:
-    """None if there is none of that name."""
+    """Return the file of this name, or None if there is none."""
     if name in MADE:
         text = MADE[name]()
     elif name in {path.name for path in FOLDER.iterdir()}:

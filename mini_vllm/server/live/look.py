@@ -1,4 +1,4 @@
-"""What the page takes from the pictures: colours, letters, sizes. It has no list of its own, so both stay alike."""
+"""The page's colours, letters and sizes. They are taken from the pictures, so that both always look the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mini_vllm.trace.summary import GOOD_ENDS
 
 
 def script() -> str:
-    """A JavaScript module of constants."""
+    """Write a JavaScript module of constants."""
     constants: dict[str, object] = {
         "PAINTS": {name: paint._asdict() for name, paint in PAINTS.items()}, "PREFIX": PREFIX, "ON_COLOUR": ON_COLOUR,
         "NUM_REQUEST_COLOURS": NUM_REQUEST_COLOURS, "LETTERS": request_colours.LETTERS, "MARGIN": strip.MARGIN,
@@ -22,7 +22,7 @@ def script() -> str:
 
 
 def style_sheet() -> str:
-    """Every colour as a variable of the page, and the classes by which shapes change colour on dark paper."""
+    """Write every colour as a CSS variable, and the classes that change the colours of shapes in dark mode."""
     def variables(mode: str) -> str:
         return "".join(f"--{PREFIX}{name}:{getattr(paint, mode)};" for name, paint in PAINTS.items())
 

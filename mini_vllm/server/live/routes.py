@@ -1,7 +1,7 @@
-"""The live page: its files, what it hears, and its hand on the engine.
+"""The routes of the live page: its files, its events, and its controls of the engine.
 
-The files are the same for everybody and hold nothing of anybody. All else shows prompts, or stops other people's
-requests, so it is for admins.
+The files are the same for all users and contain no user's data. All other routes show prompts, or stop other users'
+requests, so they are for admins.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from mini_vllm.server.models.loaded_model import ServedModel
     from mini_vllm.server.models.model_registry import ModelShelf
 
-#: The largest pool that the page may ask for.
+#: The largest pool that the page may request.
 MAX_NUM_BLOCKS = 4096
-#: What the page may change.
+#: The fields that the page may change.
 CHANGEABLE = ("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "aging_rate")
 
 
@@ -36,16 +36,16 @@ class Which(BaseModel):
 
 
 class Restart(Which):
-    """What is not given stays as it is."""
+    """The changes for a restart. Omitted fields stay as they are."""
 
     num_blocks: Annotated[int, Field(ge=2, le=MAX_NUM_BLOCKS)] | None = None
     block_size: Annotated[int, Field(ge=1, le=256)] | None = None
     max_num_seqs: Annotated[int, Field(ge=1, le=256)] | None = None
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=8192)] | None = None
     aging_rate: Annotated[float, Field(ge=0, le=100)] | None = None
-    #: All as it was when the server started.
+    #: Reset all fields to their values at the start of the server.
     as_started: bool = False
-    #: Requests in flight end with what they have.
+    #: Running requests end with the output they have.
     abort_running: bool = False
 
 
@@ -106,21 +106,24 @@ def _file(name: str) -> Response:
 
 
 class _Hand:
-    """What the page does with a model."""
+    """The actions of the page on a model."""
 
     def __init__(self, shelf: ModelShelf) -> None:
         self._shelf = shelf
-        #: Model → how it was configured when it was first seen.
+        #: Model → its configuration when it was first seen.
         self._started: dict[str, EngineConfig] = {}
 
     async def served(self, name: str) -> ServedModel:
-        """Loaded, but not leased: who watches does not keep a model from being let go."""
+        """Load the model, and return it without a lease: a watcher does not keep a model from being unloaded."""
         async with self._shelf.lease(name) as served:
             self._started.setdefault(name, served.config)
             return served
 
     def loaded(self, name: str) -> ServedModel:
-        """The model, if it is loaded: a GET, which any page can make a browser send, loads nothing."""
+        """Return the model if it is loaded, else raise ApiError.
+
+        A GET must not load a model, because any page can make a browser send one.
+        """
         self._shelf.seats(name)  # raises the 404
         for served in self._shelf.loaded():
             if served.name == name:
@@ -151,7 +154,7 @@ class _Hand:
         changes = {name: getattr(before if value is None else wish, name)
                    for name in CHANGEABLE for value in [getattr(wish, name)]}
         budget = changes["max_num_batched_tokens"]
-        if budget is not None and wish.max_num_seqs is None:  # each seat computes a token a step
+        if budget is not None and wish.max_num_seqs is None:  # each seat computes one token per step
             changes["max_num_seqs"] = min(self._started[wish.model].max_num_seqs, budget)
         try:
             await self._shelf.restart(wish.model, abort_running=wish.abort_running, **changes)

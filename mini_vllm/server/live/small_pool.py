@@ -1,6 +1,6 @@
 """A pool that fits on the screen, and two prompts that share blocks in it.
 
-The page has a button for it, and ``mini-vllm demo live`` starts a server with it.
+The page has a button for this pool, and ``mini-vllm demo live`` starts a server with it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ SIZES: dict[str, Any] = {"num_blocks": NUM_BLOCKS + 1, "block_size": BLOCK_SIZE,
                          "max_num_batched_tokens": 64, "aging_rate": DEFAULT_AGING_RATE}
 _BEGINNING = ("Once upon a time there was a king who had three sons, and the youngest of them was so kind that all the "
               "birds")
-#: The first blocks of both hold the same tokens.
+#: The first blocks of both contain the same tokens.
 PROMPTS = (f"{_BEGINNING} sang for him", f"{_BEGINNING} followed him home")
-#: The same for a model that is talked to.
+#: The same for a chat model.
 QUESTIONS = ("Explain to a child in one paragraph what a computer is.",
              "Explain to a child in one paragraph what a compiler is.")
 #: Steps per second: slow enough to watch, and the first request has not ended when the second arrives.
@@ -27,6 +27,6 @@ SPEED = 5
 
 
 def script() -> str:
-    """A JavaScript module of these constants."""
+    """Write a JavaScript module of these constants."""
     constants = {"SIZES": SIZES, "PROMPTS": PROMPTS, "QUESTIONS": QUESTIONS, "SPEED": SPEED}
     return "".join(f"export const {name} = {json.dumps(value)};\n" for name, value in constants.items())

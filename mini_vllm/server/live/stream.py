@@ -1,4 +1,4 @@
-"""The page's stream of events: everything, then what changes, as server-sent events."""
+"""The page's stream of server-sent events: the whole picture, then the changes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from mini_vllm.server.live_feed.watcher import Watcher
 if TYPE_CHECKING:
     from mini_vllm.server.models.loaded_model import ServedModel
 
-#: After this much silence, somebody looks whether anything has changed between two steps.
+#: After this time without events, the stream checks whether anything has changed between two steps.
 SILENCE_S = 0.25
 
 
 async def event_stream(served: ServedModel) -> AsyncIterator[str]:
-    """Until the reader leaves, or the engine ends: then the last message is of type "end", and one may ask anew. When
-    the last of all readers has gone, a paused engine goes on: others wait for it."""
+    """Yield events until the reader disconnects or the engine ends.
+
+    If the engine ends, the last message has the type "end", and the page may connect again. When the last reader has
+    disconnected, a paused engine resumes, because requests wait for it.
+    """
     feed, engine, watcher, is_paused = cast(LiveFeed, served.feed), served.engine, Watcher(), None
     try:
         await engine.call(lambda inner: feed.open(watcher, inner))
@@ -33,7 +36,7 @@ async def event_stream(served: ServedModel) -> AsyncIterator[str]:
             if is_paused is not engine.is_paused:
                 is_paused = engine.is_paused
                 messages.append({"type": "state", "is_paused": is_paused})
-            yield "".join(map(_told, messages)) or ":\n\n"  # a comment: whoever has left is noticed
+            yield "".join(map(_told, messages)) or ":\n\n"  # a comment, which detects a closed connection
     except EngineStoppedError:
         yield _told({"type": "end"})
     finally:

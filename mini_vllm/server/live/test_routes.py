@@ -1,4 +1,4 @@
-"""The page's files and its hand on the engine: what each route does, and who may ask."""
+"""The page's files and its controls of the engine: what each route does, and which callers may use it."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ ROUTES = [("GET", "/live/models", None), ("GET", "/live/events?model=M", None),
 
 
 def run(folder, script, **changes):
-    """``script(ask, shelf, name)``, over a server without a network."""
+    """Run ``script(ask, shelf, name)`` with a server without a network."""
     async def main():
         engine = EngineConfig(num_blocks=40, block_size=4, max_num_seqs=8, max_num_batched_tokens=16)
         settings = ServerSettings(models=(str(folder),), engine=engine, **changes)

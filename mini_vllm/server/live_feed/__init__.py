@@ -1,1 +1,1 @@
-"""What the live page hears: each step of the engine as an event, for all who watch."""
+"""The events of the live page: each step of the engine, sent to every watcher."""

@@ -1,13 +1,13 @@
-"""The engine's listener: while somebody watches, each of its steps becomes an event that all of them get.
+"""The engine's listener: while there are watchers, each step becomes an event that is sent to all of them.
 
     feed = LiveFeed()
     engine = AsyncLLMEngine(make_engine=lambda: engine_of(config, trace=feed))
     watcher = Watcher()
-    await engine.call(lambda inner: feed.open(watcher, inner))      # the whole picture, then a message a step
+    await engine.call(lambda inner: feed.open(watcher, inner))      # the whole picture, then a message per step
     messages = await watcher.next(timeout_s=0.5)
 
-All of it runs in the engine's thread, between or inside of steps, and never waits for anybody. While nobody watches,
-a step costs a comparison.
+Everything runs in the engine's thread, between or within steps, and never waits for a watcher. Without watchers, the
+feed costs one comparison per step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LiveFeed(NoTrace):
-    """Hand it to an engine as its ``trace``. A feed belongs to one engine at a time."""
+    """A trace that sends each step to the watchers. Pass it to an engine as ``trace``; it serves one at a time."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -38,7 +38,7 @@ class LiveFeed(NoTrace):
         self._trace: LiveTrace | None = None
         self._window = Window()
         self._num_steps = 0
-        #: Whether the step that is being computed is told.
+        #: Whether the current step is sent to watchers.
         self._is_told = False
         self._scheduler: Scheduler | None = None
 
@@ -48,19 +48,19 @@ class LiveFeed(NoTrace):
 
     @property
     def is_watched(self) -> bool:
-        """May be asked in any thread."""
+        """Whether a watcher is connected; any thread may ask."""
         return any(not watcher.is_gone for watcher in self._watchers)
 
     def introduce(self, model: str, text_of: Callable[[Request], str]) -> None:
-        """Another engine than before has another pool: nothing of the last one holds."""
+        """Start again for a new engine: it has another pool, so nothing about the last engine is valid."""
         self._model, self._text_of, self._trace, self._window, self._num_steps = model, text_of, None, Window(), 0
 
-    # ---- watching; to be called between two steps
+    # ---- watching; call these between two steps
 
     def open(self, watcher: Watcher, engine: EngineFrame) -> None:
-        """Tell ``watcher`` everything, then whatever happens. For one that is behind, the same again."""
+        """Send ``watcher`` the whole picture, then every event. Call it again for a watcher that fell behind."""
         if self._trace is None:
-            decode = engine.tokenizer.decode  # not the engine: in a circle, it would outlive its last owner
+            decode = engine.tokenizer.decode  # not the engine: a reference cycle would keep it alive
             self._trace = LiveTrace(lambda token_id: decode([token_id]), self._clock)
             self._trace.introduce(self._model, self._text_of)
         self.look(engine.scheduler)
@@ -70,7 +70,10 @@ class LiveFeed(NoTrace):
             self._watchers.append(watcher)
 
     def look(self, scheduler: Scheduler) -> None:
-        """Requests come and are aborted between steps, too. Who watches calls this when nothing else is heard."""
+        """Send what changed since the last event: requests also arrive and are aborted between steps.
+
+        A watcher calls this when no events arrive.
+        """
         event = self._trace.look(scheduler) if self._trace is not None else None
         if event is not None:
             self._tell(event)
@@ -102,7 +105,7 @@ class LiveFeed(NoTrace):
             self._trace.record_computed()
 
     def end_step(self, plan: SchedulerOutput, sampled: Collection[str]) -> None:
-        """After the last step for now, it is also told that the blocks have come home."""
+        """Send the event of this step. If no request is left, also send that the blocks were freed."""
         scheduler, self._scheduler = self._scheduler, None
         if self._is_told and self._trace is not None and scheduler is not None:
             self._tell(self._trace.finish_step(plan, sampled, self._num_steps - 1))

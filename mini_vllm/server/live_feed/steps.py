@@ -1,7 +1,7 @@
-"""What the page hears of the engine: a recorded step, and with it what a picture of the present needs.
+"""The events that the page receives: a recorded step, and what the page needs to draw the current state.
 
-An event is a step of a trace (see ``TraceStep``) with some more fields (``LiveFields``). Between two steps, when
-requests come or are aborted, an event has the same fields but nothing computed; then ``step`` is None.
+An event is a step of a trace (see ``TraceStep``) with more fields (``LiveFields``). If requests arrive or are aborted
+between two steps, the event has the same fields but nothing is computed, and ``step`` is None.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from mini_vllm.request import Request
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
 from mini_vllm.trace.recorder import StepTrace
 
-#: A step, or what changed between two, in plain JSON values.
+#: A step, or the changes between two steps, in plain JSON values.
 Event = dict[str, Any]
 TokenText = Callable[[int], str]
 
 
 class LiveFields(TypedDict):
-    """What an event has beside the fields of a TraceStep."""
+    """The fields of an event in addition to those of a TraceStep."""
 
-    #: The number of the step, counted from the engine's first; None between two.
+    #: The number of the step, counted from the engine's first; None between two steps.
     step: int | None
     now_s: float
-    #: Request id → [priority, seconds that it has waited], of requests seen for the first time.
+    #: Request id → [priority, seconds of waiting], for requests seen for the first time.
     arrived: dict[str, list[float]]
-    #: [block id, its key, its parent's key, how its tokens read], of blocks whose content is another; keys are None
-    #: where there are none.
+    #: [block id, its key, its parent's key, the text of its tokens], for blocks whose content changed; a missing key is
+    #: None.
     keys: list[list[int | str | None]]
-    #: What the prefix cache, the pool and the scheduler have counted so far.
+    #: The counters of the prefix cache, the pool and the scheduler.
     totals: dict[str, int]
 
 
 class LiveTrace(StepTrace):
-    """Makes an event of each step; keeps none."""
+    """Makes an event of each step, and keeps none."""
 
     def __init__(self, text_of_token: TokenText, clock: Callable[[], float]) -> None:
         super().__init__(clock)
         self._text_of_token = text_of_token
         self._texts: dict[int, str] = {}
-        #: Reference count and key of every block, as last told.
+        #: Reference count and key of every block, as last sent.
         self._known: list[tuple[int, object]] = []
         self._keys: list[list[int | str | None]] = []
         self._new: dict[str, Request] = {}
@@ -56,13 +56,13 @@ class LiveTrace(StepTrace):
         self._fields = self._more(scheduler)
 
     def finish_step(self, plan: SchedulerOutput, sampled: Collection[str], number: int) -> Event:
-        """In place of ``end_step``: the event of this step."""
+        """Return the event of this step. Call it instead of ``end_step``."""
         super().end_step(plan, sampled)
         step = self.steps.pop()
         return {**step, **self._fields, "step": number, "now_s": step["end_s"]}
 
     def look(self, scheduler: Scheduler) -> Event | None:
-        """What has changed since the last event. None: nothing has."""
+        """Return the changes since the last event, or None if there are none."""
         self._note_sizes(scheduler)
         self._live.update(scheduler.requests)
         new, waiting = self._newcomers(), [request.request_id for request in scheduler.waiting]
@@ -79,7 +79,7 @@ class LiveTrace(StepTrace):
         return self._new
 
     def _more(self, scheduler: Scheduler) -> LiveFields:
-        clock = getattr(scheduler.waiting, "clock", None)  # a student's queue may keep its own
+        clock = getattr(scheduler.waiting, "clock", None)  # a student's queue may have none
         now_s = clock() if clock is not None else 0.0
         arrived = {request_id: [request.priority, round(max(now_s - (request.arrival_time or now_s), 0.0), 3)]
                    for request_id, request in self._new.items()}
@@ -87,7 +87,10 @@ class LiveTrace(StepTrace):
                 "totals": _totals(scheduler)}
 
     def _changed_blocks(self, scheduler: Scheduler) -> list[list[int]]:
-        """The same as a trace's; and in ``_keys`` those whose content is another. One look at each block does both."""
+        """Return the changed blocks as a trace does, and put those whose content changed into ``_keys``.
+
+        Both are found in one pass over the blocks.
+        """
         blocks = scheduler.kv_cache.block_pool.blocks
         if not self._known:
             self._known = [(0, None)] * len(blocks)
@@ -104,7 +107,7 @@ class LiveTrace(StepTrace):
         return changed
 
     def _tell_key(self, key: object) -> tuple[str | None, str | None, str]:
-        """A key by its number, its parent's, and the tokens that it stands for, as far as the key knows them."""
+        """Return the key's number, its parent's number, and the text of its tokens, as far as the key knows them."""
         if not isinstance(key, BlockHash):
             return None if key is None else str(key), None, ""
         text = " ".join(self._text(token_id) for token_id in key.token_ids)
@@ -117,12 +120,12 @@ class LiveTrace(StepTrace):
 
 
 def _number(key: BlockHash) -> str:
-    """As text: a JavaScript number has no 64 bits."""
+    """Format a key as text: a JavaScript number does not have 64 bits."""
     return f"{int(key) & (1 << 64) - 1:x}"
 
 
 def _totals(scheduler: Scheduler) -> dict[str, int]:
-    """A student's piece may count less."""
+    """Collect the counters. A student's piece may lack some of them."""
     stats, pool = scheduler.kv_cache.stats, scheduler.kv_cache.block_pool
     return {"num_query_tokens": stats.num_query_tokens, "num_hit_tokens": stats.num_hit_tokens,
             "num_evictions": getattr(pool, "num_evictions", 0), "num_forks": getattr(pool, "num_forks", 0),

@@ -1,4 +1,4 @@
-"""What a page is told: everything once, then what changes; and the engine never waits for it."""
+"""The messages to a page: everything once, then the changes; and the engine never waits for the page."""
 
 import asyncio
 import dataclasses
@@ -28,13 +28,13 @@ def config(shallow):
 
 
 class Page:
-    """What a page makes of its messages: tables, blocks and keys as they are now."""
+    """The state that a page derives from its messages: current tables, blocks and keys."""
 
     def __init__(self):
         self.tables, self.blocks, self.keys, self.steps, self.requests, self.waiting = {}, {}, {}, [], {}, []
 
     def hear(self, messages):
-        for message in map(json.loads, map(json.dumps, messages)):  # only what JSON can say
+        for message in map(json.loads, map(json.dumps, messages)):  # only JSON values
             if message["type"] == "snapshot":
                 self.__init__()
                 self.header = message["header"]
@@ -57,7 +57,7 @@ class Page:
             self.steps.append(event["step"])
 
     def check(self, engine):
-        """It shows what is."""
+        """Check that the page agrees with the engine."""
         pool = engine.kv_cache.block_pool
         shown = {block.block_id: self.blocks.get(block.block_id, [0, False]) for block in pool.blocks[1:]}
         assert shown == {block.block_id: [block.ref_cnt, block.block_hash is not None] for block in pool.blocks[1:]}
@@ -75,14 +75,14 @@ async def read(watcher):
 
 
 def run(config, script, **options):
-    """``script(engine, feed, page, update)``, over an engine that is told of."""
+    """Run ``script(engine, feed, page, update)`` with an engine whose feed is watched."""
     async def main():
         feed = LiveFeed()
         engine, watcher, page = LLMEngine(config, trace=feed), Watcher(**options), Page()
         feed.open(watcher, engine)
 
         async def update():
-            for _ in range(3):  # what was posted to the loop comes in its next rounds
+            for _ in range(3):  # messages posted to the loop arrive in its next rounds
                 page.hear(await read(watcher))
             return page
 

@@ -1,4 +1,4 @@
-"""Somebody who watches the engine, in an event loop of its own."""
+"""A watcher of the engine, which lives in an event loop."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ from typing import Any
 
 from mini_vllm.output_stream import post
 
-#: Who is further behind than this many events is given the whole picture anew instead.
+#: A watcher that is further behind than this many events is sent the whole picture again instead.
 MAX_EVENTS_BEHIND = 256
 
 
 class Watcher:
-    """``tell`` and ``tell_anew`` are called in the engine's thread and never wait; all else runs in the loop."""
+    """One page's queue of messages.
+
+    ``tell`` and ``tell_anew`` are called in the engine's thread and never wait; all other methods run in the loop.
+    """
 
     def __init__(self, max_behind: int = MAX_EVENTS_BEHIND) -> None:
         self._loop = asyncio.get_running_loop()
         self._max_behind = max_behind
         self._messages: list[dict[str, Any]] = []
         self._news = asyncio.Event()
-        #: Nobody reads any more; the engine's thread forgets it at the next step.
+        #: The page is closed; the engine's thread forgets the watcher at the next step.
         self.is_gone = False
-        #: It missed events; what it is told next must be everything.
+        #: It missed events, so the next message must be the whole picture.
         self.is_behind = False
 
     def tell(self, message: dict[str, Any]) -> None:
         post(self._loop, functools.partial(self._take, message))
 
     def tell_anew(self, message: dict[str, Any]) -> None:
-        """Everything: what it was told before, and has not read, is of no use any more."""
+        """Send the whole picture. It replaces all unread messages."""
         post(self._loop, functools.partial(self._take_anew, message))
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -48,7 +51,7 @@ class Watcher:
         self._news.set()
 
     async def next(self, timeout_s: float) -> list[dict[str, Any]]:
-        """What has been told since the last call, as soon as there is something; nothing after ``timeout_s``."""
+        """Wait for messages, and return all since the last call; return none after ``timeout_s``."""
         try:
             await asyncio.wait_for(self._news.wait(), timeout_s)
         except asyncio.TimeoutError:

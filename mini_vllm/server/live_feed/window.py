@@ -1,4 +1,4 @@
-"""The last events, and what was so before the first of them: all that a page needs that comes now."""
+"""The last events, and the state before the first of them: all that a newly opened page needs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from mini_vllm.server.live_feed.steps import Event
 
-#: Events that are kept. A page shows about as many steps.
+#: The number of events that are kept. A page shows about as many steps.
 NUM_EVENTS = 96
 
 
 class Window:
-    """Memory is bounded: an event that leaves is folded into ``base``, which knows only what still holds."""
+    """A bounded list of events. An event that drops out is folded into ``base``, which only has what is still true."""
 
     def __init__(self, num_events: int = NUM_EVENTS) -> None:
         self._num_events = num_events
@@ -20,7 +20,7 @@ class Window:
         self._tables: dict[str, list[int]] = {}
         self._blocks: dict[int, list[int]] = {}
         self._keys: dict[int, list[int | str | None]] = {}
-        #: Of live requests: what their arrival told, [the most tokens computed, tokens found in the cache].
+        #: For live requests: the fields of their arrival, and [the most tokens computed, tokens found in the cache].
         self._told: dict[str, dict[str, Any]] = {"prompts": {}, "names": {}, "arrived": {}}
         self._computed: dict[str, list[int]] = {}
         self._now_s = 0.0

@@ -1,1 +1,1 @@
-"""The models of a server: loaded when asked for, and let go when another needs their memory."""
+"""The models of a server: loaded on first use, and unloaded when another model needs their memory."""

@@ -1,9 +1,9 @@
-"""The chat template of a model, in a process of its own that can be killed.
+"""The chat template of a model, in its own process that can be killed.
 
-A template is a program that came with the weights. The sandbox of Jinja keeps it from reaching into Python, but it may
-still loop for hours or write gigabytes, and a thread that does so cannot be stopped. Here a chat may take one second of
-CPU time and half a gigabyte of memory. A template that wants more ends its process: that chat is refused, and the next
-one starts a new process.
+A template is a program that came with the weights. Jinja's sandbox keeps it from reaching into Python, but it may still
+loop for hours or write gigabytes, and a thread that does so cannot be stopped. Here a chat may take one second of CPU
+time and half a gigabyte of memory. If a template needs more, its process ends: that chat is rejected, and the next one
+starts a new process.
 
     python -m mini_vllm.server.models.chat_templates CPU_S     a JSON object per line in, and one out
 """
@@ -22,16 +22,16 @@ from mini_vllm.models.chat_template import compile_template
 from mini_vllm.models.tokenizer import Tokenizer, TokenizerError
 
 MAX_CPU_S = 1.0
-#: By the clock: on a busy machine, a second of CPU time takes longer.
+#: Wall-clock time: on a busy machine, a second of CPU time takes longer.
 MAX_WALL_S = 20.0
 MAX_MEMORY_BYTES = 512 * 2**20
 MAX_TEXT_CHARS = 4 * 2**20
-#: A line holds a text, in which a character may take twelve bytes.
+#: A line contains a text, in which a character may take twelve bytes.
 MAX_LINE_BYTES = 12 * MAX_TEXT_CHARS + 1000
 
 
 class ChatTemplate:
-    """Writes the chats of one model as texts, one after the other."""
+    """Renders the chats of one model as texts, one after the other."""
 
     def __init__(self, tokenizer: Tokenizer, max_cpu_s: float = MAX_CPU_S) -> None:
         self._task = {"source": tokenizer.chat_template, "bos_token": tokenizer.bos_token or "",
@@ -41,7 +41,7 @@ class ChatTemplate:
         self._lock = asyncio.Lock()
 
     async def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Return the chat as one text. Raises TokenizerError for whatever goes wrong in the template."""
+        """Return the chat as one text. Raise TokenizerError for every error in the template."""
         line = json.dumps({**self._task, "messages": messages}).encode() + b"\n"
         async with self._lock:
             try:
@@ -49,7 +49,7 @@ class ChatTemplate:
             except asyncio.TimeoutError:
                 await self.close()
                 raise TokenizerError(f"chat template: it did not finish within {MAX_WALL_S:g} s") from None
-            except BaseException:  # the caller has left, and nobody waits for the answer
+            except BaseException:  # the caller was cancelled, and nothing reads the answer
                 await self.close()
                 raise
         if not answer:
@@ -62,7 +62,7 @@ class ChatTemplate:
         return str(said["text"])
 
     async def _ask(self, line: bytes) -> bytes:
-        """Return the answer; nothing if the process has ended."""
+        """Return the answer; it is empty if the process has ended."""
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "mini_vllm.server.models.chat_templates", str(self._max_cpu_s),
@@ -86,12 +86,12 @@ class ChatTemplate:
 def main(arguments: Sequence[str]) -> None:
     """Answer one chat per line until there are no more."""
     max_cpu_s = float(arguments[0])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which closes the pipe when it ends
-    with contextlib.suppress(ImportError, ValueError, OSError):  # not every system can limit it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which closes the pipe at its end
+    with contextlib.suppress(ImportError, ValueError, OSError):  # not every system has these limits
         import resource
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     for line in sys.stdin.buffer:
-        signal.setitimer(signal.ITIMER_PROF, max_cpu_s)  # SIGPROF ends a process that does not expect it
+        signal.setitimer(signal.ITIMER_PROF, max_cpu_s)  # SIGPROF ends a process that does not handle it
         try:
             answer = {"text": _render(**json.loads(line))}
         except Exception as error:

@@ -1,4 +1,4 @@
-"""A model that is loaded: its engine, and what a server must know to talk to it."""
+"""A loaded model: its engine, and what a server must know to use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mini_vllm.trace.recorder import NoTrace
 
 log = logging.getLogger("mini_vllm.server")
 
-#: Name, size and time of change of each file.
+#: Name, size and modification time of each file.
 Stamp = tuple[tuple[str, int, int], ...]
 
 
@@ -32,25 +32,25 @@ class MemoryLimitError(ValueError):
 
     def __init__(self, message: str, num_bytes: int) -> None:
         super().__init__(message)
-        #: What it would take.
+        #: The memory that the model would take.
         self.num_bytes = num_bytes
 
 
 @dataclass
 class ServedModel:
-    """One engine, with a prefix cache of its own."""
+    """One engine, with its own prefix cache."""
 
     name: str
     config: EngineConfig
     engine: AsyncLLMEngine
-    #: What it tells of its steps; the live page listens there.
+    #: The trace that receives its steps; the live page listens to it.
     feed: NoTrace
     prompts: PromptReader
-    #: How its makers would have it sampled: fields of SamplingParams.
+    #: The model's recommended values for fields of SamplingParams.
     sampling_defaults: Mapping[str, Any]
-    #: Weights and KV cache.
+    #: The size of weights and KV cache together.
     num_bytes: int
-    #: None if it has none.
+    #: None if the model has no chat template.
     chat_template: ChatTemplate | None
 
     @property
@@ -62,7 +62,7 @@ class ServedModel:
         return self.chat_template is not None
 
     async def end(self) -> None:
-        """End its engine and the process of its template. Requests in flight end with what they have."""
+        """End the engine and the process of the template. Running requests end with the output they have."""
         if self.chat_template is not None:
             await self.chat_template.close()
         await self.engine.shutdown(drain=False)
@@ -71,9 +71,12 @@ class ServedModel:
     async def start(cls, name: str, config: EngineConfig, parts: EngineParts | None, feed: NoTrace,
                     max_num_requests: int, max_bytes: int | None = None,
                     tokenizer: Tokenizer | None = None) -> ServedModel:
-        """Load it, with ``tokenizer`` if that was read before. Raises EngineStoppedError, with the cause, if that
-        cannot be, or if weights and KV cache would take more than ``max_bytes``; nothing is left running then. If it
-        is cancelled, its thread ends once the model is loaded: a thread that reads files cannot be stopped."""
+        """Load a model, with ``tokenizer`` if that was read before.
+
+        Raise EngineStoppedError, with the cause, if the model cannot be loaded, or if weights and KV cache would take
+        more than ``max_bytes``; nothing is left running then. If this is cancelled, the thread ends once the model is
+        loaded: a thread that reads files cannot be stopped.
+        """
         engine = AsyncLLMEngine(max_num_requests=max_num_requests,
                                 make_engine=partial(_make_engine, config, parts, feed, max_bytes, tokenizer))
         try:
@@ -92,7 +95,7 @@ class ServedModel:
 
 def _make_engine(config: EngineConfig, parts: EngineParts | None, feed: NoTrace, max_bytes: int | None,
                  tokenizer: Tokenizer | None) -> LLMEngine:
-    """Raise MemoryLimitError before the KV cache is allocated, if there is no memory for it."""
+    """Make the engine. Raise MemoryLimitError before the KV cache is allocated if there is too little memory."""
     loaded = load(config.model, tokenizer)
     kv_bytes = kv_cache_bytes(config, loaded)
     num_bytes = loaded.num_bytes + kv_bytes
@@ -108,7 +111,10 @@ def _facts(engine: LLMEngine) -> tuple[PromptReader, Mapping[str, Any], int]:
 
 
 def estimated_bytes(config: EngineConfig) -> int:
-    """What a model will take, before it is loaded: its files, and all that its KV cache may have."""
+    """Estimate a model's memory before it is loaded: the size of its files, and ``kv_memory``.
+
+    If the KV cache is given as a number of blocks, its size is not known yet and counts as 0.
+    """
     path = find_model(config.model)
     files = [path] if path.is_file() else list(path.glob("*.safetensors"))
     kv_bytes = parse_memory(config.kv_memory) if config.num_blocks is None else 0
@@ -116,16 +122,17 @@ def estimated_bytes(config: EngineConfig) -> int:
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Names, sizes and times of a model's files: while it stays the same, so do they."""
+    """Return names, sizes and modification times of a model's files. If they are the same, so are the files."""
     files = [path] if path.is_file() else sorted(path.iterdir())
     states = [(file, file.stat()) for file in files if file.is_file()]
     return tuple((file.name, state.st_size, state.st_mtime_ns) for file, state in states)
 
 
 def public_names(models: tuple[str, ...]) -> dict[str, str]:
-    """Name in the API → where it is loaded from. A path is known by its last part: where it lies is nobody's business.
+    """Return a dict: name in the API → name or path to load.
 
-    Raises ValueError for two of the same name.
+    A path is published as its last part only: clients need not know the folder. Raise ValueError if two models have the
+    same name.
     """
     names: dict[str, str] = {}
     for model in models:

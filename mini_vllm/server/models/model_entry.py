@@ -1,4 +1,4 @@
-"""The place of one model on the shelf: whether it is loaded, who uses it, and how it leaves."""
+"""The place of one model on the shelf: whether it is loaded, how many requests use it, and how it is unloaded."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from mini_vllm.server.models.loaded_model import ServedModel, Stamp
 
 @dataclass
 class Place:
-    """Where a model stands, whether it is loaded or not."""
+    """The place of a model, loaded or not."""
 
     name: str
     config: EngineConfig
     seats: Seats
     num_leases: int = 0
-    #: Of all leases that ended, the number of its last one.
+    #: The number of its last lease that ended, counted over all models.
     last_used: int = 0
-    #: Loading, or loaded. None: neither.
+    #: The task that loads or has loaded the model; None if there is none.
     loading: asyncio.Task[ServedModel] | None = None
-    #: Loads under way, also of models that were let go meanwhile.
+    #: Loads in progress, including those that were abandoned meanwhile.
     loads: set[asyncio.Task[ServedModel]] = field(default_factory=set)
-    #: The engine that was here before, on its way out.
+    #: The task that ends the previous engine.
     leaving: asyncio.Task[None] | None = None
-    #: What it takes, or will take; 0 while it is not there.
+    #: The memory that the model takes or will take; 0 while it is not loaded.
     num_bytes: int = 0
-    #: What it took when it was last loaded with this configuration.
+    #: The memory that it took when it was last loaded with this configuration.
     measured_bytes: int | None = None
-    #: The files that could not be loaded, and until when nobody tries again while they stay the same.
+    #: The files that could not be loaded, and the time before which they are not tried again unless they change.
     damaged: tuple[Stamp, float] | None = None
 
     @property
@@ -42,24 +42,27 @@ class Place:
 
     @property
     def may_go(self) -> bool:
-        """Whether it is loaded, and nobody uses it."""
+        """Whether the model is loaded, and no request uses it."""
         return self.served is not None and not self.num_leases
 
     def configure(self, config: EngineConfig) -> None:
-        """What will be loaded here next. How much that takes is not known."""
+        """Set the configuration of the next load. The memory that it takes is not known yet."""
         self.config, self.measured_bytes, self.damaged = config, None, None
         self.seats.max_num_seqs = config.max_num_seqs
 
     def let_go(self) -> None:
-        """From now on it is not there; its engine ends by itself."""
+        """Unload the model. It counts as gone at once; its engine ends in the background."""
         task, before = self.loading, self.leaving
         self.loading, self.num_bytes = None, 0
         if task is not None:
             self.leaving = asyncio.create_task(_end(task, before))
 
     async def leave(self, drain: bool) -> None:
-        """Let it go, and wait until its engine has ended. What is in flight ends with what it has, or is finished
-        first. A load is not waited for: it might take minutes."""
+        """Unload the model, and wait until its engine has ended.
+
+        Running requests end with the output they have; if ``drain``, they are finished first. This does not wait for a
+        load in progress, which might take minutes.
+        """
         if drain and self.served is not None:
             await self.served.engine.shutdown()
         for load in self.loads:
@@ -70,12 +73,12 @@ class Place:
 
 
 async def _end(task: asyncio.Task[ServedModel], before: asyncio.Task[None] | None) -> None:
-    """End what was loaded, once it is loaded: a thread that reads files cannot be stopped."""
+    """End a model once it is loaded: a thread that reads files cannot be stopped."""
     if before is not None:
         await before
     await asyncio.wait({task})
     if task.cancelled() or task.exception():
-        return  # whoever waited for it has heard
+        return  # the requests that waited for it got the error
     await task.result().end()
     del task
-    mx.clear_cache()  # MLX keeps freed memory for later arrays; other models' would not fit into it
+    mx.clear_cache()  # MLX keeps freed memory for later arrays, which need other sizes for other models

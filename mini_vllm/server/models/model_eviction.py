@@ -1,4 +1,4 @@
-"""Which models must go, so that another has room within the memory limit."""
+"""Choose the models to unload, so that another one fits within the memory limit."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Protocol, TypeVar
 
 from mini_vllm.server.errors import ApiError, retry_later
 
-#: What a client is told to wait for a model that others' requests leave no room for.
+#: The Retry-After if the models in use leave no room for the requested one.
 RETRY_AFTER_S = 5.0
 
 
 class Tenant(Protocol):
-    """What is asked of a model that takes memory."""
+    """The interface of a model that takes memory."""
 
     num_bytes: int
-    #: Grows from use to use.
+    #: Increases with every use.
     last_used: int
 
     @property
     def may_go(self) -> bool:
-        """False while it is loading or in use."""
+        """Whether it may be unloaded: False while it is loading or in use."""
 
 
 AnyTenant = TypeVar("AnyTenant", bound=Tenant)
 
 
 def who_must_go(name: str, num_bytes: int, others: Sequence[AnyTenant], limit_bytes: int | None) -> list[AnyTenant]:
-    """Those of ``others`` that must go before the model ``name`` may take ``num_bytes``; none, if there is no limit.
+    """Return the models to unload before the model ``name`` may take ``num_bytes``; none if there is no limit.
 
-    Of those that may go, who was not used for longest goes first, and nobody goes once there is room. Raises ApiError:
-    503 if the model is larger than the limit, or if there is too little room though all went that may.
+    The least recently used model that may be unloaded goes first, and no more models than necessary. Raise ApiError
+    (503) if the model is larger than the limit, or if unloading every model that may go is not enough.
     """
     if limit_bytes is None:
         return []

@@ -1,15 +1,15 @@
-"""The models of a server: each is loaded when it is first asked for, and let go when another needs its room.
+"""The models of a server: each is loaded on first use, and unloaded when another model needs its memory.
 
-    lease ──▶ on the shelf? ── yes ──▶ here it is; while it is leased, nobody takes it down
-                   │ no
-                   └──▶ files sound? ── no ──▶ 503; they are not read again for a while, unless one of them changes
-                            │ yes
-                            └──▶ room within the memory limit? ── no ──▶ let go who was not used for longest, of
-                                         │              those without a lease; if that is not enough: 503, ask later
-                                         └── yes ──▶ load
+    lease ──▶ loaded? ── yes ──▶ return it; it is not unloaded while it is leased
+                 │ no
+                 └──▶ files valid? ── no ──▶ 503; they are not read again for a while, unless one of them changes
+                          │ yes
+                          └──▶ room within the memory limit? ── no ──▶ unload the least recently used models without
+                                       │                               a lease; if that is not enough: 503, retry later
+                                       └── yes ──▶ load
 
-``room.py`` chooses who is let go, ``place.py`` knows how one model leaves. Everything runs in one event loop: between
-two ``await`` nobody else changes anything.
+``model_eviction.py`` chooses the models to unload, and ``model_entry.py`` unloads one. Everything runs in one event
+loop: between two ``await`` nothing else changes.
 """
 
 from __future__ import annotations
@@ -40,22 +40,24 @@ from mini_vllm.trace.recorder import NoTrace
 
 log = logging.getLogger("mini_vllm.server")
 
-#: After so many seconds without a request, a model gives memory back.
+#: After this many seconds without a request to a model, MLX's cache of freed memory is cleared.
 IDLE_S = 1.0
-#: Files that could not be loaded are tried again after this many seconds, or when one of them has changed.
+#: Files that could not be loaded are tried again after this many seconds, or when one of them changes.
 DAMAGED_S = 60.0
 
 
 class ModelBusyError(RuntimeError):
-    """A model has requests in flight, so it is not restarted. Nothing has changed."""
+    """A model has running requests, so it is not restarted. Nothing has changed."""
 
 
 class ModelShelf:
     """The models of one server, by their names in the API."""
 
     def __init__(self, settings: ServerSettings, make_feed: Callable[[], NoTrace] | None = None) -> None:
-        """``make_feed`` makes what an engine tells its steps to; by default the live page's. Raises ValueError for
-        two models of one name."""
+        """Make a place for each model. ``make_feed`` makes the trace of an engine; by default, the live page's feed.
+
+        Raise ValueError if two models have the same name.
+        """
         self._settings, self._make_feed = settings, make_feed or LiveFeed
         self._uses = itertools.count(1)
         self._places = {name: Place(name, replace(settings.engine, model=source),
@@ -66,7 +68,7 @@ class ModelShelf:
         return list(self._places)
 
     def loaded(self) -> list[ServedModel]:
-        """Those that are ready, the most recently used last."""
+        """Return the loaded models, the most recently used last."""
         places = sorted(self._places.values(), key=lambda place: place.last_used)
         return [place.served for place in places if place.served is not None]
 
@@ -78,8 +80,10 @@ class ModelShelf:
 
     @asynccontextmanager
     async def lease(self, name: str) -> AsyncIterator[ServedModel]:
-        """The model, loaded; it stays until the block is left. Raises ApiError: 404 for a name that is not served, 503
-        if there is no room for it or it cannot be loaded."""
+        """Load the model if necessary, and keep it loaded until the block is left.
+
+        Raise ApiError: 404 for a name that is not served, 503 if there is no room for the model or it cannot be loaded.
+        """
         place = self._place(name)
         place.num_leases += 1
         try:
@@ -91,14 +95,19 @@ class ModelShelf:
                 asyncio.get_running_loop().call_later(IDLE_S, self._rest, place, place.last_used)
 
     def _rest(self, place: Place, last_used: int) -> None:
-        """Give memory back, if nobody has come since: MLX keeps freed arrays for the next of the same size, and in time
-        there have been many sizes."""
+        """Free memory if the model was not used since.
+
+        MLX keeps freed arrays for later ones of the same size, and over time there are many sizes.
+        """
         if place.may_go and place.last_used == last_used:
             mx.clear_cache()
 
     async def restart(self, name: str, *, abort_running: bool = False, **changes: Any) -> ServedModel:
-        """The model with these fields of its EngineConfig changed. Raises ValueError for values that cannot be,
-        ModelBusyError while there are requests in flight unless they may be aborted; all is as before then."""
+        """Restart the model with these fields of its EngineConfig changed, and return it.
+
+        Raise ValueError if the model cannot be started with these values; its configuration is as before then. Raise
+        ModelBusyError, and change nothing, if it has running requests that may not be aborted.
+        """
         place, before = self._place(name), self._place(name).config
         config = replace(before, **changes)
         if place.num_leases and not abort_running:
@@ -113,7 +122,7 @@ class ModelShelf:
             raise ValueError(f"{name} cannot be started so: {_cause(error)}") from error
 
     async def close(self, drain: bool = False) -> None:
-        """Let all go. What is in flight ends with what it has, or is finished first."""
+        """Unload all models. Running requests end with the output they have; if ``drain``, they are finished first."""
         await asyncio.gather(*(place.leave(drain) for place in self._places.values()))
 
     def _place(self, name: str) -> Place:
@@ -125,8 +134,10 @@ class ModelShelf:
     # ---- loading
 
     async def _ready(self, place: Place) -> ServedModel:
-        """Wait until it is loaded. Who leaves meanwhile does not stop the loading: others may wait for it, too. An
-        engine that has died is replaced."""
+        """Wait until the model is loaded, and return it. An engine that has died is replaced.
+
+        A caller that is cancelled does not stop the load, because other requests may wait for it.
+        """
         if place.served is not None and (end := place.served.engine.ended_by) is not None:
             log.error("%s is loaded anew: %s", place.name, end)
             place.let_go()
@@ -134,16 +145,16 @@ class ModelShelf:
             place.loading = asyncio.create_task(self._load(place))
             place.loads.add(place.loading)
             place.loading.add_done_callback(place.loads.discard)
-            place.loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # it counts as seen
+            place.loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # marks it as retrieved
         task = place.loading
         try:
             return await asyncio.shield(task)
         finally:
             if task.done() and place.loading is task and place.served is None:
-                place.loading, place.num_bytes = None, 0  # the next one tries again
+                place.loading, place.num_bytes = None, 0  # the next request tries again
 
     async def _load(self, place: Place) -> ServedModel:
-        """Raises ApiError: 503 for whatever goes wrong."""
+        """Load the model. Raise ApiError (503) for every error."""
         not_loaded = ApiError(503, f"the model {place.name!r} could not be loaded; the server's log says why",
                               code="model_not_loaded")
         loop, stamp = asyncio.get_running_loop(), None
@@ -161,13 +172,13 @@ class ModelShelf:
             if isinstance(cause, LoadError) and stamp is not None:
                 place.damaged = stamp, loop.time() + DAMAGED_S
             if isinstance(cause, MemoryLimitError):
-                place.measured_bytes = cause.num_bytes  # the next one is refused before others are let go for it
+                place.measured_bytes = cause.num_bytes  # the next load fails before it unloads other models
                 raise ApiError(503, f"the model {place.name!r} could not be loaded: {cause}",
                                code="model_too_large") from error
             raise not_loaded from error
 
     async def _load_sound(self, place: Place, tokenizer: Tokenizer | None) -> ServedModel:
-        """Load a model whose files were checked, once there is room for it."""
+        """Load a model whose files were checked, after making room for it."""
         needed = place.measured_bytes
         if needed is None:
             needed = await asyncio.to_thread(estimated_bytes, place.config)
@@ -185,14 +196,16 @@ class ModelShelf:
         return served
 
     def _most_bytes(self, place: Place) -> int | None:
-        """Return what the limit leaves for a model if all others go that may; None if there is no limit."""
+        """Return the memory left for a model if all others that may go are unloaded; None if there is no limit."""
         limit = self._settings.max_memory_bytes
         return None if limit is None else limit - sum(other.num_bytes for other in self._places.values()
                                                       if other is not place and not other.may_go)
 
     def _make_room(self, place: Place, num_bytes: int) -> None:
-        """Reserve the memory, and let go what stands in its way. Raises ApiError, and lets nothing go, if there is too
-        little even so."""
+        """Reserve the memory, and unload other models if necessary.
+
+        Raise ApiError, and unload nothing, if that would not be enough.
+        """
         others = [other for other in self._places.values() if other is not place and other.num_bytes]
         leaving = who_must_go(place.name, num_bytes, others, self._settings.max_memory_bytes)
         place.num_bytes = num_bytes
@@ -202,7 +215,7 @@ class ModelShelf:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Why a model could not be loaded, without what was put around it on the way."""
+    """Return the original error of a failed load, without the exceptions that wrap it."""
     while isinstance(error, (ApiError, EngineStoppedError)) and error.__cause__ is not None:
         error = error.__cause__
     return error

@@ -1,4 +1,4 @@
-"""Chat templates in a process of their own: what they write, and what those that never end cost."""
+"""Chat templates in their own process: their output, and the cost of templates that never end."""
 
 import asyncio
 import os

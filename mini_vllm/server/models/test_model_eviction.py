@@ -1,4 +1,4 @@
-"""Who is let go, by numbers alone: no model is loaded for it."""
+"""The choice of models to unload, tested with numbers only: no model is loaded."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Models come when they are asked for, and go when others need the room; but never while somebody uses them."""
+"""Models are loaded on first use, and unloaded when others need the room, but never while a request uses them."""
 
 import asyncio
 import shutil
@@ -74,7 +74,7 @@ def test_who_leaves_while_it_loads_does_not_stop_it(folders):
 
 @pytest.fixture
 def memory(folders):
-    """Room for two of the three."""
+    """Return a memory limit with room for two of the three models."""
     async def main(shelf, *names):
         return [(await use(shelf, name)).num_bytes for name in names]
     return sum(sorted(on_shelf(main, *folders))[-2:])
@@ -119,7 +119,7 @@ def test_a_model_that_never_fits_is_told_so(folders):
 
 
 def test_what_turns_out_larger_than_its_files_is_refused_before_its_cache_is_allocated(folders):
-    """With a number of blocks instead of bytes, what the cache takes is known when the weights are loaded."""
+    """Check a KV cache given in blocks: its size in bytes is known only when the weights are loaded."""
     async def main(shelf, a):
         with pytest.raises(ApiError, match="takes"):
             await use(shelf, a)
@@ -134,7 +134,7 @@ def test_a_model_that_cannot_be_loaded_is_tried_again_by_the_next(tmp_path, fold
     broken.mkdir()
 
     async def main(shelf, a, b):
-        for _ in range(2):  # first it is empty, then it is not even there
+        for _ in range(2):  # first it is empty, then it does not exist
             with pytest.raises(ApiError, match="could not be loaded; the server's log says why") as caught:
                 await use(shelf, a)
             assert caught.value.status == 503 and str(tmp_path) not in caught.value.message
@@ -151,7 +151,7 @@ def test_a_model_that_cannot_be_loaded_is_tried_again_by_the_next(tmp_path, fold
 
 @pytest.fixture
 def num_loads(monkeypatch):
-    """How often the weights of each model were read."""
+    """Count how often the weights of each model are read."""
     counts = Counter()
 
     def counted(name, *rest):
@@ -176,7 +176,7 @@ def with_other_tensors(folder):
     (with_other_tensors, 1),
 ], ids=["tokenizer", "config", "a header", "tensors"])
 def test_a_damaged_model_throws_no_other_out_again_and_again(folders, tmp_path, caplog, num_loads, spoil, num_tries):
-    """What its files show is found before there is room for it; the rest, once."""
+    """Check that errors visible in the files are found before other models are unloaded; other errors cost one load."""
     damaged = shutil.copytree(folders[0], tmp_path / "damaged")
     spoil(damaged)
 
@@ -209,7 +209,7 @@ def test_a_damaged_model_is_tried_again_after_a_while(folders, tmp_path, monkeyp
 
 
 def test_a_model_that_turned_out_too_large_throws_no_other_out_again(folders, num_loads):
-    """How much its cache takes is known when its weights are loaded; from then on nothing is loaded to find it out."""
+    """Check that the size of its KV cache, known once its weights are loaded, is not measured by loading again."""
     async def main(shelf, a, b):
         shelf._place(a).configure(replace(shelf._place(a).config, num_blocks=4000))
         for _ in range(3):
@@ -223,7 +223,7 @@ def test_a_model_that_turned_out_too_large_throws_no_other_out_again(folders, nu
 
 
 def test_the_shelf_closes_while_a_model_is_loading(folders, monkeypatch):
-    """Its thread cannot be stopped, and is not waited for; it ends when it has loaded the model."""
+    """Check that closing does not wait for the loading thread, which cannot be stopped and ends after the load."""
     goes_on, threads = threading.Event(), []
 
     def slow(name, *rest):

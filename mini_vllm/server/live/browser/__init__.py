@@ -1,1 +1,1 @@
-"""The live page in Chromium: its tests (``make browser``), and what a redraw costs."""
+"""The live page in Chromium: its tests (``make browser``), and the cost of a redraw."""

@@ -1,4 +1,4 @@
-"""A Chromium to try the page in, and the page's files without a server."""
+"""A Chromium to test the page in, and the page's files without a server."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from playwright.sync_api import Browser, Page, Route, sync_playwright
 
 from mini_vllm.server.live.files import page_file
 
-#: Debian's, unless somebody says otherwise.
+#: Debian's Chromium, unless the variable CHROMIUM names another.
 EXECUTABLE = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-#: Where the page's files are when no server is there; nobody else is asked.
+#: The address of the page's files without a server; no request leaves the browser.
 NOWHERE = "http://mini-vllm.invalid"
 
 
@@ -28,7 +28,7 @@ def chromium() -> Iterator[Browser]:
 
 
 def open_files(page: Page) -> None:
-    """The page as it stands in its files; all else is not found."""
+    """Open the page from its files. Every other address is not found."""
     page.route(f"{NOWHERE}/**", _answer)
     page.goto(f"{NOWHERE}/live/page/index.html")
 

@@ -1,4 +1,4 @@
-"""These tests need a browser, so they run only when BROWSER says so: all of them, or with BROWSER=short a part."""
+"""These tests need a browser, so they run only if BROWSER is set: with BROWSER=short only some of them."""
 
 import os
 

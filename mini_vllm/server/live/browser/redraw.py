@@ -1,4 +1,4 @@
-"""What one redraw of the page costs in Chromium, with many requests and a large pool.
+"""The cost of one redraw of the page in Chromium, with many requests and a large pool.
 
     python -m mini_vllm.server.live.browser.redraw [--requests 60] [--blocks 4096] [--steps 200]
 """
@@ -27,15 +27,17 @@ from mini_vllm.server.live.browser.chromium import chromium, open_files
 from mini_vllm.server.live_feed.feed import LiveFeed
 from mini_vllm.server.live_feed.watcher import Watcher
 
-#: The median is to be below this. It is told, and no more: a machine that is busy with others is slower.
+#: The target for the median. It is only reported, not enforced: a busy machine is slower.
 LIMIT_MS = 50.0
 BLOCK_SIZE = 16
 WARM_UP = 20
 
 
 class Load:
-    """A scheduler that is always full, without a model: tokens are made up. Prompts fill most of the pool; a third of
-    them begin alike. Whoever ends is followed by another."""
+    """A scheduler that is always full, without a model: tokens are made up.
+
+    Prompts fill most of the pool; a third of them have the same beginning. A request that ends is replaced by another.
+    """
 
     def __init__(self, num_requests: int, num_blocks: int, feed: LiveFeed) -> None:
         self._rng, self._feed, self._num_requests, self._num_added = random.Random(0), feed, num_requests, 0
@@ -69,7 +71,7 @@ class Load:
 
 
 async def record(num_requests: int, num_blocks: int, num_steps: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What a page hears of a full engine: everything, then an event a step."""
+    """Record the messages of a full engine to a page: the whole picture, then one event per step."""
     feed, watcher = LiveFeed(), Watcher(max_behind=num_steps + 100)
     load = Load(num_requests, num_blocks, feed)
     engine = cast(EngineFrame, SimpleNamespace(
@@ -77,7 +79,7 @@ async def record(num_requests: int, num_blocks: int, num_steps: int) -> tuple[di
         tokenizer=SimpleNamespace(decode=lambda token_ids: f"w{token_ids[0]}")))
     feed.introduce("made up", lambda request: f"request {request.request_id}")
     feed.open(watcher, engine)
-    for _ in range(60):  # by then all prompts are computed
+    for _ in range(60):  # after that all prompts are computed
         load.step()
     feed.open(watcher, engine)
     for _ in range(num_steps):
@@ -88,8 +90,10 @@ async def record(num_requests: int, num_blocks: int, num_steps: int) -> tuple[di
 
 
 def measure(snapshot: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Milliseconds of every redraw, by the clock: of the script alone, and until the frame is painted. And the mean of
-    what it costs the page's thread, which does not depend on what else this machine does."""
+    """Measure every redraw in milliseconds of wall-clock time: the script alone, and until the frame is painted.
+
+    Also return the mean CPU time of the page's thread, which does not depend on the machine's other load.
+    """
     script = (Path(__file__).parent / "redraw.js").read_text(encoding="utf-8")
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1400, "height": 1000})
@@ -115,7 +119,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--blocks", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args(arguments)
-    with ThreadPoolExecutor(1) as thread:  # the browser has a loop in this one
+    with ThreadPoolExecutor(1) as thread:  # the browser has a loop in this thread
         snapshot, events = thread.submit(asyncio.run, record(options.requests, options.blocks,
                                                              options.steps)).result()
     result = measure(snapshot, events)

@@ -1,5 +1,5 @@
-"""Next to each drawing, a legend: it explains every mark that can be drawn there, and no other. It is readable at 400
-pixels."""
+"""Each drawing has a legend next to it, which explains every mark that can be drawn there and no other mark. It is
+readable at 400 pixels."""
 
 import re
 
@@ -9,12 +9,12 @@ from playwright.sync_api import expect
 from mini_vllm.server.live.browser.chromium import open_files
 from mini_vllm.server.live.browser.test_same_shapes import config, drawn, page_draws, trace  # noqa: F401
 
-#: Signs in the texts of each drawing; its legend must have them. Letters, numbers and words explain themselves.
+#: Signs in the texts of each drawing; its legend must contain them. Letters, numbers and words explain themselves.
 SIGNS = {"pool": "∅#+–×", "schedule": "↑↓#", "tables": "×", "tree": "×"}
 HEADER = {"num_blocks": 10, "block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 8}
 NOTHING = {"tokens": {}, "sampled": [], "prompts": {}, "names": {}, "arrived": {}, "waiting": [], "preempted": [],
            "finished": {}, "copies": [], "tables": {}, "blocks": [], "keys": [], "now_s": 0.0, "end_s": 0.0}
-#: A run in which everything happens that can be drawn. Requests compute, wait, are preempted, compute again, idle, fork
+#: A run that contains everything that can be drawn. Requests compute, wait, are preempted, compute again, idle, fork
 #: and end; blocks are used, shared, cached, empty, and held for a copy.
 STEPS = [
     {"prompts": {"request-a": 6, "request-b": 6, "m#0": 5, "m#1": 5}, "waiting": ["request-b"],
@@ -46,7 +46,7 @@ def everything(browser):
 
 @pytest.fixture
 def legends(browser):
-    """Drawing → mark → what its legend says. And the kinds of blocks that the page knows."""
+    """Return a dict (drawing → mark → its text in the legend), and the kinds of blocks that the page knows."""
     page = browser.new_page()
     open_files(page)
     told = page.evaluate("""async () => {
@@ -62,13 +62,13 @@ def legends(browser):
 
 
 def drawings(result):
-    """Every shape that any step drew, by drawing."""
+    """Return every shape that any step drew, by drawing."""
     shapes = {name: [shape for step in result["drawn"] for shape in step[name]] for name in ("pool", "tables", "tree")}
     return {**shapes, "schedule": result["schedule"]}
 
 
 def marks(shapes):
-    """The marks of all visible shapes. Groups, texts, and areas that only react to the pointer are left out."""
+    """Return the marks of all visible shapes, without groups, texts, and areas that only react to the pointer."""
     seen = [shape for shape in shapes
             if shape["tag"] in ("rect", "path", "circle") and shape.get("fill-opacity") != "0"]
     unmarked = [shape for shape in seen if not shape["mark"]]
@@ -101,13 +101,13 @@ def test_a_pool_of_thousands_has_a_legend_of_its_own(legends):
 
 @pytest.mark.parametrize("name", list(SIGNS))
 def test_signs_in_texts_are_explained(everything, browser, name):
-    """The sample shows the sign, or the text says it."""
+    """Check that each sign is in a sample or in a text of the legend."""
     page = browser.new_page()
     open_files(page)
     legend = page.locator(f"#{name}-legend")
     expect(legend.locator("li").first).to_be_attached()
     told = legend.text_content()
-    if name == "pool":  # the larger cells of a small pool have a legend of their own
+    if name == "pool":  # the larger cells of a small pool have their own legend
         told += page.evaluate("""async () => {
           const { poolLegend } = await import("/live/page/legend.js");
           return poolLegend(true).map(([, text]) => text).join(" ");

@@ -1,4 +1,4 @@
-"""The page in a browser, on a real server: what a learner does, and what they see."""
+"""The page in a browser, with a real server: the actions of a learner, and what the learner sees."""
 
 import os
 import re
@@ -14,11 +14,11 @@ from mini_vllm.server.live.small_pool import SIZES as SMALL
 
 TALE = ("Once upon a time there was a king who had three sons, and the youngest of them was so kind that all the birds "
         "in the forest knew his name.")
-#: How long an answer is waited for. A whole lesson may wait for a queue to age, on a machine that is busy.
+#: How long to wait for an answer. A whole lesson may wait for a queue to age, on a busy machine.
 PATIENCE_MS = 90_000
 expect.set_options(timeout=PATIENCE_MS)
 LESSONS = ["share", "copy"] if os.environ.get("BROWSER") == "short" else ["preempt", "share", "copy", "evict", "starve"]
-#: At full speed, the first of two texts may have ended before the second has come.
+#: At full speed, the first of two texts may have ended before the second arrives.
 AT_ITS_OWN_SPEED = ["share"]
 SIZES = {"num_blocks": 48, "block_size": 16}
 
@@ -31,7 +31,7 @@ def server():
 
 @pytest.fixture
 def visit(browser):
-    """Opens the page, and looks at the end whether anything went wrong in it."""
+    """Return a function that opens the page. At the end, check that no error occurred in it."""
     pages, errors = [], []
 
     def open_page(url, **options):
@@ -83,7 +83,7 @@ def test_two_prompts_share_blocks_while_they_run_and_release_them(page):
     for number in (1, 2):
         expect(pane(page, number).locator(".note")).to_contain_text("40 new")
         assert pane(page, number).locator(".chip").inner_text() in "AB"
-    notes = [pane(page, number).locator(".note").inner_text() for number in (1, 2)]  # either may have come first
+    notes = [pane(page, number).locator(".note").inner_text() for number in (1, 2)]  # either may have arrived first
     assert sorted("32 found in the cache" in note for note in notes) == [False, True], notes
     expect(shared(page)).to_have_count(0)
     assert page.locator('#pool [data-state="used"]').count() == 0
@@ -174,7 +174,7 @@ def test_a_lesson_is_ticked_only_while_it_is_set_up_and_open(page):
 
     copy.locator("summary").click()
     set_up(page, "copy")
-    share.locator("summary").click()  # which closes the other: it is set up, but not open
+    share.locator("summary").click()  # closes the other, which is then set up but not open
     expect(copy).not_to_have_attribute("open", "")
     page.select_option("#speed", "0")
     page.click("#send-all")
@@ -287,7 +287,7 @@ def test_with_keys_the_page_asks_for_one(visit, tmp_path):
         fill(page, 1, "A fox", 5)
         pane(page, 1).get_by_role("button", name="Send").click()
         expect(pane(page, 1).locator(".note")).to_contain_text("5 new")
-        page.context.close()  # or the server would wait for it
+        page.context.close()  # otherwise the server would wait for it
 
 
 def test_a_model_with_a_chat_template_is_talked_to(visit, checkpoints, tmp_path):

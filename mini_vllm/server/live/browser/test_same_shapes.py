@@ -25,7 +25,7 @@ SCRIPT = (Path(__file__).parent / "shapes.js").read_text(encoding="utf-8")
 
 
 def work(engine):
-    """Chunks, hits, forks, copies, preemptions, evictions, and one that is aborted."""
+    """Run requests with chunks, hits, forks, copies, preemptions, evictions and an abort."""
     engine.add_request([*b"once upon a time there was a king"], SamplingParams(n=3, max_tokens=9, seed=1), "many")
     for number in range(4):
         params = SamplingParams(max_tokens=14, temperature=0, ignore_eos=True)
@@ -73,7 +73,7 @@ def page_draws(browser, told):
 
 
 def shapes_of(svg):
-    """Every shape of a picture of ours, with the row that it stands in."""
+    """Return every shape of one of our pictures, with its row."""
     found = []
 
     def walk(element, row, panel=None):
@@ -91,7 +91,7 @@ def shapes_of(svg):
 
 
 def blocks(shapes):
-    """The cells of a pool or a tree: which block, how it stands, its paints and its place."""
+    """Return the cells of a pool or a tree: block, state, paints and position."""
     cells = [shape for shape in shapes if "data-block" in shape and not shape["row"]]
     assert cells
     left, top = (min(float(cell[name]) for cell in cells) for name in ("x", "y"))
@@ -149,7 +149,7 @@ def test_the_schedule(trace, drawn):
 
 
 def test_the_tree(browser, config):
-    """From the feed, because a trace does not tell what a block holds."""
+    """Compare the trees, which are made from the feed because a trace does not contain the content of blocks."""
     async def main():
         feed, watcher = LiveFeed(), Watcher()
         engine = LLMEngine(config, trace=feed)
@@ -164,7 +164,7 @@ def test_the_tree(browser, config):
         await asyncio.sleep(0)
         return engine, (await watcher.next(1))[0]
 
-    with ThreadPoolExecutor(1) as thread:  # the browser has a loop in this one
+    with ThreadPoolExecutor(1) as thread:  # the browser has a loop in this thread
         engine, told = thread.submit(asyncio.run, main()).result()
     assert told["type"] == "snapshot"
     page = page_draws(browser, {**told, "steps": told["events"]})
