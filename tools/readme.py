@@ -223,7 +223,10 @@ class Reader:
 def steps_of_pages() -> list[Step]:
     """Return the steps of all pages. A command that is on several pages is included once, at its first place."""
     steps = [step for page in PAGES for step in steps_of((ROOT / page).read_text(encoding="utf-8"), page)]
-    return list({step.text: step for step in reversed(steps)}.values())[::-1]
+    first: dict[str, Step] = {}
+    for step in steps:
+        first.setdefault(step.text, step)
+    return list(first.values())
 
 
 def run_all(steps: Sequence[Step], folder: Path, is_shown: bool = False, home: Path | None = None) -> int:

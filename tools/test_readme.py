@@ -119,6 +119,8 @@ def inline_commands():
 def test_a_command_of_several_pages_runs_once():
     texts = [step.text for step in steps_of_pages()]
     assert len(texts) == len(set(texts)) and {step.page for step in steps_of_pages()} == set(PAGES)
+    pages = [step.page for step in steps_of_pages()]
+    assert pages == sorted(pages, key=PAGES.index), "in the order of the pages"
     assert texts.index("make demo") == 2 and texts.count('mini-vllm generate "Once upon a time"') == 1
 
 
