@@ -43,7 +43,11 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
 
 
 def _nearest_option(parser: argparse.ArgumentParser, word: str) -> str | None:
-    return nearest(word.partition("=")[0], parser._option_string_actions) if word.startswith("--") else None
+    if not word.startswith("--"):
+        return None
+    names = [name.removeprefix("--") for name in parser._option_string_actions if name.startswith("--")]
+    near = nearest(word.partition("=")[0].removeprefix("--"), names)
+    return f"--{near}" if near else None
 
 
 def _take_json_file(parser: argparse.ArgumentParser, arguments: argparse.Namespace, argv: Sequence[str]) -> None:
