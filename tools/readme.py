@@ -161,13 +161,17 @@ class Reader:
             shutil.copy(self.folder / source, self.folder / target)
         if any(begins_with(command, name) for name in NEED_SMOLLM2) and cached_model("smollm2") is None:
             return "left out: smollm2 is not here\n"
-        if any(begins_with(command, name) for name in BY_NAME):
+        if any(begins_with(command, name) for name in BY_NAME) or self._would_change_ours(command):
             return self._checked(step, self._bash(f"{command} --dry-run"))
         added = next((f" {added}" for words, added in SHORTENED.items() if begins_with(command, words)), "")
         script = next((script for words, script in SCRIPTS.items() if begins_with(command, words)), None)
         if script is not None:
             return self._type(command + added, script)
         return self._checked(step, self._bash(command + added), STATUS.get(command, 0))
+
+    def _would_change_ours(self, command: str) -> bool:
+        """Check whether a command would install the copy into the environment that runs this."""
+        return not self.is_newcomer and begins_with(command, "pip install")
 
     def _bash(self, command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         with tempfile.TemporaryDirectory() as scratch:

@@ -156,6 +156,15 @@ def test_what_would_run_this_again_is_only_looked_up(tmp_path):
     assert [file.name for file in tmp_path.glob("*.ran")] == ["demo.ran"]
 
 
+def test_only_a_newcomer_installs_something(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(Reader, "_bash", lambda self, command, stdin="": ran.append(command) or
+                        subprocess.CompletedProcess(command, 0, "done\n"))
+    for home in (None, tmp_path / "home"):
+        Reader(tmp_path, home).run(Step(1, 'pip install -e ".[bench]"'))
+    assert ran == ['pip install -e ".[bench]" --dry-run', 'pip install -e ".[bench]"'], "the environment is another's"
+
+
 def test_a_newcomer_has_an_empty_home_and_nothing_installed(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     monkeypatch.setenv("MINI_VLLM_CACHE", "/models")
