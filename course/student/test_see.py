@@ -1,8 +1,10 @@
 """``course run --lab`` for labs that are not part of the engine but have a program to show them."""
 
 import io
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -75,6 +77,21 @@ def test_the_tale_of_lab_1_1_is_the_engines(capsys):
     assert "The same 6 tokens" in printed
     num_prompt = len(engine.tokenizer.encode(module.PROMPT))
     assert f"  {6 * num_prompt + 15} tokens went through" in printed and f"  {num_prompt + 5} tokens went" in printed
+
+
+def test_the_numpy_model_of_lab_1_1_is_as_sure_as_the_engine():
+    from mini_vllm.llm import LLM
+    from mini_vllm.request import SamplingParams
+
+    module, solution = see("1.1")
+    llm = LLM(module.MODEL, num_blocks=9)
+    params = SamplingParams(max_tokens=1, temperature=0, logprobs=5)
+    (position,) = llm.generate([module.PROMPT], params)[0].outputs[0].logprobs
+    model = module.NumpyLlama(module.load(module.MODEL), load_file(Path(solution)))
+    logits = model.forward(llm.get_tokenizer().encode(module.PROMPT))
+    logprobs = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+    expected = {token_id: each.logprob for token_id, each in position.top.items()}
+    assert {token_id: float(logprobs[token_id]) for token_id in expected} == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_cache_that_changes_the_tale_is_told(capsys, monkeypatch):
