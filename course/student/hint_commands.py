@@ -88,9 +88,9 @@ class Help:
         lab.starter.write_text(shipped, encoding="utf-8")
         self.console.print(f"{lab.relative(lab.starter)} is {how if is_bare else 'as shipped again'}.")
         if is_bare:
-            self.console.print(f"What to write, what it refuses and the invariants are there; how is up to you.\n"
+            self.console.print(f"It has the signatures, the errors and the invariants. How to get there is up to you.\n"
                                f"  check  course test {lab.number}\n"
-                               f"  the recipe again: course reset {lab.number}")
+                               f"  full contracts again: course reset {lab.number}")
         return 0
 
     def _print_markdown(self, text: str) -> None:
