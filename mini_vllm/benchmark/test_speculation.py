@@ -1,0 +1,45 @@
+"""``bench speculation``: what it prints and saves, and what it rejects before it loads a model."""
+
+import json
+
+import pytest
+
+from mini_vllm.benchmark.speculation import KINDS, Cell, prompt_of
+from mini_vllm.cli import main
+from mini_vllm.models.loader import load
+
+
+def test_a_quick_run_prints_a_row_and_saves_it(tmp_path, capsys, shallow):
+    path, model = tmp_path / "found.json", str(shallow("llama3"))
+    assert main(["bench", "speculation", model, "--quick", "--batch", "2", "--output", str(path)]) == 0
+    printed, found = capsys.readouterr().out, json.loads(path.read_text())
+    (cell,) = found["cells"]
+    assert "quoting        4      2" in printed and "tokens differ" not in printed
+    assert (cell["kind"], cell["batch_size"], cell["num_tokens"], cell["has_equal_tokens"]) == ("quoting", 2, 14, True)
+    assert len(cell["plain_s"]) == len(cell["drafted_s"]) == 1 and found["draft"] == "ngram"
+
+
+def test_a_second_model_drafts_and_mlx_lm_is_measured_with_it(capsys, shallow):
+    model = str(shallow("llama3"))
+    assert main(["bench", "speculation", model, "--quick", "--draft", model, "--arm", "ours", "--arm", "mlx-lm"]) == 0
+    printed = capsys.readouterr().out
+    assert "mlx-lm takes" in printed and printed.count("x") >= 2 and "tokens differ" not in printed
+
+
+@pytest.mark.parametrize("option", ["--rounds", "--batch", "--num-speculative-tokens", "--tokens"])
+def test_numbers_below_1_are_rejected_before_a_model_is_loaded(option, capsys):
+    assert main(["bench", "speculation", "no-such-model", option, "0"]) == 2
+    assert f"{option} is 0, must be at least 1" in capsys.readouterr().err
+
+
+def test_a_cell_counts_steps_per_token_and_takes_the_median_of_its_rounds():
+    cell = Cell("free", 4, 2, 40, [1.0, 2.0, 9.0], [1.0, 1.0, 3.0], num_steps=10, num_drafted=8, num_accepted=2)
+    assert cell.steps_per_token == 0.5 and cell.to_dict()["ratio"] == 2.0
+    assert "25%" in str(cell) and "2.00x (1.00–3.00)" in str(cell)
+    assert "–" in str(Cell("free", 4, 1, 4, [1.0], [1.0])), "no draft, so no share of accepted tokens"
+
+
+def test_a_model_that_cannot_chat_continues_a_text():
+    tokenizer = load("tiny-tales").tokenizer
+    for kind, (_, text) in KINDS.items():
+        assert tokenizer.decode(prompt_of(load("tiny-tales"), kind)) == text

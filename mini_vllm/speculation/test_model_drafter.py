@@ -1,0 +1,74 @@
+"""A second model as the drafter: it agrees with itself, keeps its own cache in order, and must share the vocabulary."""
+
+import pytest
+
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.models.loader import load
+from mini_vllm.request import SamplingParams
+from mini_vllm.speculation.test_speculation import FREE
+
+PARAMS = [dict(temperature=0.0), dict(temperature=0.9, seed=3), dict(temperature=0.8, seed=5, n=3),
+          dict(temperature=1.0, seed=8, repetition_penalty=1.3, logprobs=1)]
+
+
+@pytest.fixture(scope="module")
+def loaded(shallow):
+    return load(shallow("llama3"))
+
+
+@pytest.fixture(scope="module")
+def other(shallow):
+    return load(shallow("qwen3"))
+
+
+def run(loaded, draft=None, **settings):
+    """Run the requests. Return their tokens and the engine."""
+    drafting = {"num_speculative_tokens": 3, "draft": draft} if draft else {}
+    engine = LLMEngine(EngineConfig(**{"num_blocks": 60, "block_size": 8, **drafting, **settings}), loaded=loaded)
+    engine.speculation.costs = FREE
+    for number, params in enumerate(PARAMS):
+        engine.add_request([number + 1, *range(9, 25)], SamplingParams(max_tokens=20, ignore_eos=True, **params),
+                           f"p{number}")
+    outputs = {}
+    while engine.has_unfinished_requests():
+        outputs |= {output.request_id: output for output in engine.step()}
+        if draft:
+            engine.speculation.drafter.kv_cache.check_integrity()
+    assert engine.kv_cache.block_pool.get_usage() == 0.0
+    return {name: [each.token_ids for each in output.outputs] for name, output in outputs.items()}, engine
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_blocks": 16}, {"max_num_batched_tokens": 64, "block_size": 3}])
+def test_a_model_that_drafts_for_itself_is_always_right(loaded, settings):
+    plain, _ = run(loaded, **settings)
+    drafted, engine = run(loaded, loaded.name, **settings)
+    counts, drafter = engine.speculation, engine.speculation.drafter
+    assert drafted == plain
+    assert counts.num_accepted_tokens == counts.num_drafted_tokens > 20
+    assert drafter.kv_cache.block_pool.get_usage() == 0.0 and not drafter._copies
+
+
+def test_a_model_that_is_often_wrong_changes_no_token(loaded, other):
+    plain, _ = run(loaded)
+    drafted, engine = run(loaded, other.name)
+    counts = engine.speculation
+    assert drafted == plain and counts.num_accepted_tokens < counts.num_drafted_tokens
+    assert counts.drafter.kv_cache.block_pool.get_usage() == 0.0
+
+
+def test_its_cache_may_be_too_small_for_a_request(loaded):
+    engine = LLMEngine(EngineConfig(num_blocks=60, block_size=8, num_speculative_tokens=3, draft=loaded.name),
+                       loaded=loaded)
+    drafter = engine.speculation.drafter
+    drafter.kv_cache.block_pool.get_new_blocks(56)
+    engine.speculation.costs = FREE
+    engine.add_request([*range(9, 60)], SamplingParams(max_tokens=10, temperature=0.0, ignore_eos=True), "r")
+    while engine.has_unfinished_requests():
+        (output,) = engine.step() or [None]
+    assert len(output.token_ids) == 10 and engine.speculation.num_drafted_tokens == 0
+
+
+def test_another_vocabulary_is_rejected(loaded):
+    with pytest.raises(ValueError, match=r"draft is 'tiny-tales', whose vocabulary \(4096 tokens\) is not that of"):
+        LLMEngine(EngineConfig(num_blocks=60, num_speculative_tokens=2, draft="tiny-tales"), loaded=loaded)
