@@ -1,12 +1,12 @@
-"""Lab 3.5: what a prefix cache evicts. The arena in which an eviction policy is tried on a trace of requests.
+"""Lab 3.5: the arena, a simulated prefix cache in which an eviction policy serves a trace of requests.
 
     request   A ─ B ─ C ─ D        a chain of blocks from the root
     cached    A ─ B                the longest cached prefix is a hit: 2 of 4 blocks
     computed          C ─ D        needs room: if the cache is full, the policy chooses the block to evict
-    at its end                     freed(D), freed(C), freed(B), freed(A): they stay, and may be evicted
+    ends                           freed(D), freed(C), freed(B), freed(A): still cached, and may be evicted
 
 One request runs at a time, and its own blocks cannot be evicted while it runs. A policy sees nothing but these calls,
-so it does not know what will be requested.
+so it does not know future requests.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class Block(NamedTuple):
     """One block of a chain. ``key`` represents its tokens and all tokens before them; it is unique in a trace."""
 
     key: int
-    #: The key of the block before it; None for the first block of a request.
+    #: The key of the block before this one; None for the first block of a request.
     parent: int | None
-    #: The number of blocks before it.
+    #: The number of blocks before this one.
     depth: int
 
 
-#: The blocks of a request from the root on, each the child of the one before.
+#: The blocks of a request from the root on; each block is the child of the block before it.
 Chain = tuple[Block, ...]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A sequence of requests and the size of the cache. Raises ValueError if a request could not be served."""
+    """A sequence of requests and the size of the cache. Raises ValueError if the cache could not serve a request."""
 
     name: str
     #: The number of blocks in the cache.
@@ -44,12 +44,12 @@ class Trace:
     def __post_init__(self) -> None:
         for chain in self.requests:
             if not 0 < len(chain) <= self.num_blocks:
-                raise ValueError(f"trace {self.name!r}: a request has {len(chain)} blocks, must be within 1 and "
-                                 f"{self.num_blocks}, the size of the cache")
+                raise ValueError(f"trace {self.name!r}: a request has {len(chain)} blocks, must have between 1 "
+                                 f"and {self.num_blocks}, the size of the cache")
             parent = None
             for depth, block in enumerate(chain):
                 if block.depth != depth or block.parent != parent:
-                    raise ValueError(f"trace {self.name!r}: {block} stands at depth {depth} of its request, after the "
+                    raise ValueError(f"trace {self.name!r}: {block} is at depth {depth} of its request, after the "
                                      f"block with key {parent}")
                 parent = block.key
 
@@ -79,21 +79,21 @@ class Served(NamedTuple):
     """The outcome of one request."""
 
     num_hits: int
-    #: The blocks that were evicted to make room for it, in this order.
+    #: The blocks that were evicted to make room for the request, in this order.
     gone: list[Block]
 
 
 class PrefixCache:
-    """A cache, and a new policy that decides what it evicts. It is given one request at a time."""
+    """A simulated cache with a new policy, which chooses the blocks to evict. It serves one request at a time."""
 
-    # The future is not in plain sight: while a policy is being called, no running function of this module has a
-    # variable that holds the trace or its requests. This stops a policy that inspects its caller's frame, and nothing
-    # more. The caller of num_hits has the trace, an iterator can be copied, the garbage collector finds everything, and
-    # a file may import the traces: nothing can be hidden within one process. A test of the lab compares two traces that
-    # differ in their second half.
+    # Future requests are kept out of plain sight: while a policy is being called, no running function of this module
+    # has a variable that holds the trace or its requests. This only stops a policy that inspects its caller's frame.
+    # Nothing can be hidden within one process: the caller of num_hits has the trace, an iterator can be copied, the
+    # garbage collector finds every object, and a policy's file may import the traces. So a test of the lab also
+    # compares two traces that differ in their second half.
 
     def __init__(self, name: str, num_blocks: int, policy_class: PolicyClass) -> None:
-        """Create an empty cache. ``name``, the origin of the requests, is used in messages."""
+        """Create an empty cache. ``name`` says where the requests come from, for error messages."""
         self._name = name
         self._num_blocks = num_blocks
         self._policy = deferring(policy_class(num_blocks), "freed", "taken")
@@ -103,8 +103,8 @@ class PrefixCache:
     def serve(self, chain: Chain) -> Served:
         """Run one request to its end.
 
-        If a block was evicted before its descendants, these are still cached, but no hit reaches them. A request for
-        them computes them again, in their old places: the policy receives ``taken``, and this is no hit.
+        If a block is evicted before its descendants, they stay in the cache, but no request can find them. A request
+        that needs them computes them again, in their old places: the policy gets ``taken``, but this is not a hit.
 
         Raise IllegalEviction if the policy's answer is not a block, or is a block that is in use or not cached.
         """
@@ -118,7 +118,8 @@ class PrefixCache:
         in_use = {block.key for block in chain}
         gone = []
         for block in repeated(policy, "evict", max(0, len(cached) + len(missing) - self._num_blocks)):
-            _check_answer(block, cached, in_use, f"request {self._num_served} of {self._name!r} needs room, evict()")
+            _check_answer(block, cached, in_use,
+                          f"request {self._num_served} of {self._name!r} needs room, but evict()")
             gone.append(block)
             del cached[block.key]
         cached.update((block.key, block) for block in missing)
@@ -151,6 +152,7 @@ def _check_answer(block: object, cached: dict[int, Block], in_use: set[int], cal
         raise IllegalEviction(f"{call} returned {block!r}, expected a Block that was freed and not taken since")
     if block.key in in_use:
         raise IllegalEviction(f"{call} returned {block}, which the running request uses: "
-                              "only a block that was freed and not taken since may go")
+                              "only a block that was freed and not taken since may be evicted")
     if cached.get(block.key) != block:
-        raise IllegalEviction(f"{call} returned {block}, which is not in the cache: it went before, or never was there")
+        raise IllegalEviction(f"{call} returned {block}, which is not in the cache: it was evicted before, or was "
+                              "never cached")

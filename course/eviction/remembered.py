@@ -1,4 +1,7 @@
-"""What an eviction policy of lab 3.5 stores. It is counted where the policy runs: here, or in the grader's sandbox."""
+"""The data that an eviction policy of lab 3.5 stores, and how much of it there is.
+
+The data is counted in the process in which the policy runs: this one, or the grader's sandbox.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ from typing import Any
 
 from course.testing import measure
 
-#: References of these types lead out of a policy: to other modules, and to its callers.
+#: Objects of these types lead out of a policy, to other modules and to its callers.
 _NOT_FOLLOWED = (types.ModuleType, types.CodeType, types.FrameType, types.TracebackType)
 
 
 def remembered_keys(policy: object, keys: set[int]) -> set[int]:
-    """Return which of ``keys`` the policy stores, in any form: as blocks, numbers or text, in lists or dictionaries.
+    """Return those of ``keys`` that the policy stores, in any form: as blocks, numbers or text, in any container.
 
-    Keys must be numbers that mean nothing else to a policy, such as those from a billion on. A block counts as its own
-    key; the parent that it names does not count.
+    The keys must be numbers that a policy does not use for anything else, such as numbers from a billion on. A stored
+    block counts as its own key; the parent's key in it does not count.
     """
     return {int(key) for key in measure.where.measure("remembered_keys", policy, keys)}
 
@@ -38,7 +41,7 @@ def _remembered_keys(policy: object, keys: set[int]) -> set[int]:
 
 
 def num_kept(policy: object) -> int:
-    """Return the number of references that ``policy`` stores: one per item of a list. Text and arrays count by size."""
+    """Count the references that ``policy`` stores: one per item of a list. Text and arrays count by their size."""
     return int(measure.where.measure("num_kept", policy))
 
 
@@ -50,7 +53,7 @@ def _num_kept(policy: object) -> int:
 def _kept(policy: object) -> Iterator[object]:
     """Yield each object that can be reached from ``policy``, its class and the variables of its module once.
 
-    Data that the policy leaves in other modules is not included, for example an attribute of this module.
+    Data that the policy stores in other modules, for example as an attribute of this module, is not included.
     """
     variables = getattr(getattr(type(policy), "evict", None), "__globals__", {})
     todo = [policy, *(value for name, value in variables.items() if not name.startswith("__"))]
@@ -65,7 +68,7 @@ def _kept(policy: object) -> Iterator[object]:
             continue
         if isinstance(thing, _NOT_FOLLOWED) or type(thing).__module__.partition(".")[0] == "logging":
             continue
-        if measure.is_stand_in(thing):  # the grader's: what it refers to is not the policy's
+        if measure.is_stand_in(thing):  # an object of the grader; the policy does not own what it refers to
             continue
         seen[id(thing)] = thing
         yield thing
@@ -73,14 +76,15 @@ def _kept(policy: object) -> Iterator[object]:
 
 
 def _is_block(thing: Any) -> bool:
-    """Check whether ``thing`` is a block of the arena, by its shape: in the sandbox its class is another one."""
+    """Check whether ``thing`` is a block of the arena, by its fields: in the sandbox, blocks have another class."""
     return type(thing).__name__ == "Block" and getattr(thing, "_fields", None) == ("key", "parent", "depth")
 
 
 def _referents(thing: object) -> list[object]:
-    """Return what ``thing`` refers to.
+    """Return the objects that ``thing`` refers to.
 
-    A block counts as one object. A class has its attributes; a function has its defaults, attributes and closure.
+    A block counts as one object, so the result is empty. A class refers to its metaclass, bases and attributes; a
+    function refers to its defaults, attributes and closure.
     """
     if _is_block(thing):
         return []

@@ -1,6 +1,6 @@
 """Lab 3.5: the score of an eviction policy, compared with the naive policy, the engine's and the optimum.
 
-    python -m course.eviction.score                  the three marks on every trace
+    python -m course.eviction.score                  the hit rates of these three on every trace
     python -m course.eviction.score FILE --seed 7    also those of FILE's EvictionPolicy, with other random traces
 """
 
@@ -54,41 +54,47 @@ def _line(trace: Trace, policy_class: PolicyClass | None) -> ScoreLine:
 
 
 def total(lines: Sequence[ScoreLine]) -> float:
-    """Return the one number to improve: how far the policy gets from the naive policy to the optimum, in percent.
+    """Return the number to improve: the percentage of the gap between naive and optimum that the policy closes.
 
-    It is the mean over all lines, so a trace with many hits for every policy counts no more than any other. 0 is as
-    good as the naive policy, and 100 is the optimum, which no policy can reach without seeing the future. Less than 0
-    is possible. Raise ValueError for lines without a policy's rate.
+    It is the mean over all lines, so a trace on which every policy has many hits counts no more than any other. The
+    naive policy has 0. The optimum has 100, which no policy can reach without knowing the future. A policy that is
+    worse than naive has less than 0. Raise ValueError if a line has no hit rate of a policy.
     """
     ways = []
     for line in lines:
         if line.yours is None:
-            raise ValueError(f"total: the line of {line.trace!r} has no policy's hit rate")
+            raise ValueError(f"total: the line of {line.trace!r} has no hit rate of a policy")
         ways.append(_way(line, line.yours))
     return 100.0 * sum(ways) / len(ways)
 
 
-def _way(line: ScoreLine, rate: float) -> float:
-    """Return how far ``rate`` is on the way from naive (0) to optimum (1).
+def landmarks(lines: Sequence[ScoreLine]) -> dict[str, float]:
+    """Return the scores of the naive policy, of the reference and of the optimum."""
+    of_reference = 100.0 * sum(_way(line, line.reference) for line in lines) / len(lines)
+    return {"naive": 0.0, "reference": of_reference, "optimum": 100.0}
 
-    If the two are equal, return 1 for that rate and 0 for any other.
+
+def _way(line: ScoreLine, rate: float) -> float:
+    """Return the share of the gap between naive and optimum that ``rate`` closes: 0 for naive, 1 for optimum.
+
+    If naive and optimum are equal, return 1 for that rate and 0 for any other.
     """
     if line.optimum == line.naive:
         return 1.0 if rate == line.optimum else 0.0
     return (rate - line.naive) / (line.optimum - line.naive)
 
 
-# ---------------------------------------------------------------------------------------------- the three marks
+# ---------------------------------------------------------------------------------------------- the three hit rates
 
 
 def naive(trace: Trace) -> int:
-    """Count the hits if the block that entered the cache first is evicted, however often it was used since."""
+    """Count the hits of first in, first out, in which a hit does not change a block's place in the order."""
     return num_hits(trace, _Naive)
 
 
 class _Naive:
     def __init__(self, num_blocks: int) -> None:
-        #: All blocks in the cache, in the order in which they entered → whether the block is unused.
+        #: Block → whether it is unused. Contains all blocks in the cache, in the order in which they entered.
         self._is_free: dict[Block, bool] = {}
 
     def freed(self, block: Block) -> None:
@@ -104,9 +110,10 @@ class _Naive:
 
 
 def reference(trace: Trace) -> int:
-    """Count the engine's hits: run the trace through its KVCacheManager, with one block of one token per block.
+    """Count the engine's hits: run the trace through its KVCacheManager, with a block size of one token.
 
-    A block's key is its token. One more token follows, because the manager finds all tokens but the last.
+    Each block of the trace becomes one token, its key. One more token follows, because the manager never finds the
+    last token of a request.
     """
     manager = KVCacheManager(trace.num_blocks + 1, block_size=1)  # block 0 is the null block
     hits = 0
@@ -127,14 +134,15 @@ def reference(trace: Trace) -> int:
 
 
 def optimum(trace: Trace) -> int:
-    """Count the most hits that any policy can have, even one that knows the future: Belady's rule.
+    """Count the hits of Belady's rule: the most that any policy can have, even one that knows the future.
 
-    Among the blocks that are not in use, evict the one whose next use is farthest away; among several, the deepest. No
-    policy is better, for this reason. A parent's next use is never later than its child's, because a request for the
-    child includes the parent. So children are evicted first, every cached block can be reached, and a hit is any cached
-    block: this is plain paging, with requests for sets of pages. Suppose that an optimal policy evicts q where the rule
-    evicts p, whose next use is not sooner. Evict p instead and follow that policy until it evicts p or q is requested:
-    this never has fewer hits.
+    Among the blocks that are not in use, evict the one whose next use is farthest away; among several, the deepest.
+
+    The proof that no policy is better: A parent's next use is never later than its child's, because a request for the
+    child includes the parent. So children are evicted first, and every cached block can be reached and is a hit when it
+    is requested. This is plain paging, with requests for sets of pages. Suppose that an optimal policy evicts q where
+    the rule evicts p, whose next use is not sooner than that of q. Evict p instead, and follow that policy until it
+    evicts p or q is requested. This never has fewer hits.
     """
     uses: defaultdict[int, list[int]] = defaultdict(lambda: [_NEVER])
     for number in range(len(trace.requests) - 1, -1, -1):
@@ -162,23 +170,23 @@ def optimum(trace: Trace) -> int:
 
 
 def table(lines: Sequence[ScoreLine]) -> str:
-    """Format the lines in columns, hit rates in percent, with the share of the way from naive to optimum below them."""
+    """Format the lines as a table of hit rates in percent; the last row is the percentage of the gap that is closed."""
     has_yours = all(line.yours is not None for line in lines)
     rows = [f"{'hit rate, %':<12}{'naive':>8}{'reference':>11}{'optimum':>9}{'yours':>8}"]
     for line in lines:
         yours = "–" if line.yours is None else f"{100 * line.yours:.1f}"
         rows.append(f"{line.trace:<12}{100 * line.naive:>8.1f}{100 * line.reference:>11.1f}{100 * line.optimum:>9.1f}"
                     f"{yours:>8}")
-    of_reference = 100.0 * sum(_way(line, line.reference) for line in lines) / len(lines)
     of_yours = f"{total(lines):.1f}" if has_yours else "–"
-    return "\n".join([*rows, f"{'total':<12}{0.0:>8.1f}{of_reference:>11.1f}{100.0:>9.1f}{of_yours:>8}"])
+    of_naive, of_reference, of_optimum = landmarks(lines).values()
+    return "\n".join([*rows, f"{'total':<12}{of_naive:>8.1f}{of_reference:>11.1f}{of_optimum:>9.1f}{of_yours:>8}"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m course.eviction.score",
-                                     description="The score of an eviction policy.")
-    parser.add_argument("file", nargs="?", type=Path, help="a file with a class EvictionPolicy")
-    parser.add_argument("--seed", type=int, default=0, help="which random traces (default: 0)")
+                                     description="Score an eviction policy.")
+    parser.add_argument("file", nargs="?", type=Path, help="a file that contains a class EvictionPolicy")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random traces (default: 0)")
     arguments = parser.parse_args()
     policy_class = load_file(arguments.file).EvictionPolicy if arguments.file else None
     print(table(score(policy_class, arguments.seed)))

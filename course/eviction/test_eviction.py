@@ -1,4 +1,4 @@
-"""Lab 3.5's arena: what it counts and rejects, its traces, and the marks with which a policy's score is compared."""
+"""Tests of lab 3.5's arena, its traces, the hit rates with which a policy is compared, and the score."""
 
 import itertools
 import random
@@ -83,7 +83,7 @@ def test_a_policy_is_told_of_hits_from_the_root_and_of_ends_from_the_tail():
 def test_what_has_lost_its_parent_is_no_hit_and_is_computed_in_its_place():
     policy = RootsFirst(3)
     hits = num_hits(Trace("t", 3, [(A, B, C), (D,), (A, B, C)]), made(policy))
-    assert hits == 0, "A went for D, so neither B nor C can be reached"
+    assert hits == 0, "A was evicted for D, so neither B nor C can be found"
     assert policy.log[-5:] == [("taken", 2), ("taken", 3), ("freed", 3), ("freed", 2), ("freed", 1)]
 
 
@@ -97,19 +97,19 @@ def test_an_illegal_answer_is_refused_by_name(answer, words):
     trace = Trace("small", 2, [(A, B), (A, B), (A, Block(9, 1, 1))])
     with pytest.raises(IllegalEviction, match=words) as error:
         num_hits(trace, made(Lru(2), answer))
-    assert "request 3 of 'small' needs room, evict()" in str(error.value)
+    assert "request 3 of 'small' needs room, but evict()" in str(error.value)
 
 
 def test_a_block_cannot_go_twice():
-    with pytest.raises(IllegalEviction, match="not in the cache: it went before"):
+    with pytest.raises(IllegalEviction, match="not in the cache: it was evicted before"):
         num_hits(Trace("t", 2, [(A, B), (D,), (Block(5, None, 0),)]), made(Lru(2), lambda: B))
 
 
 @pytest.mark.parametrize("chain, words", [
-    ((), "has 0 blocks, must be within 1 and 2"),
-    ((A, B, C), "has 3 blocks, must be within 1 and 2"),
-    ((B,), "stands at depth 0"),
-    ((A, D), "stands at depth 1 of its request, after the block with key 1"),
+    ((), "has 0 blocks, must have between 1 and 2"),
+    ((A, B, C), "has 3 blocks, must have between 1 and 2"),
+    ((B,), "is at depth 0"),
+    ((A, D), "is at depth 1 of its request, after the block with key 1"),
 ])
 def test_a_request_that_cannot_be_served_is_no_trace(chain, words):
     with pytest.raises(ValueError, match=words):
@@ -140,7 +140,7 @@ def test_what_calls_a_policy_in_the_arena_has_no_variable_with_the_requests():
             return super().evict()
 
     num_hits(Trace("t", 3, requests), Looks)
-    assert num_seen >= 6, "made once and asked once, each time below num_hits, play and the cache"
+    assert num_seen >= 6, "the policy is created once and called once, each time below num_hits, play and the cache"
 
 
 FORGETS_NOTHING = """
@@ -194,7 +194,7 @@ def test_remembered_keys_are_found_wherever_they_are_kept():
     policy.freed(Block(10**9, 10**9 + 1, 1))
     policy.nested = {"a": [{10**9 + 2}], "b": {10**9 + 3: 7}}
     policy.log.clear()
-    assert remembered_keys(policy, keys) == {10**9, 10**9 + 2, 10**9 + 3}, "the parent is named, but not kept"
+    assert remembered_keys(policy, keys) == {10**9, 10**9 + 2, 10**9 + 3}, "a parent's key does not count"
 
 
 # ---- the traces
@@ -216,7 +216,7 @@ def test_traces_are_the_same_every_time_and_of_the_promised_size():
     for trace, other in zip(all_traces(), again):
         assert trace == other
         assert 100 <= trace.num_blocks <= 400 and 250 <= len(trace.requests) <= 3000, trace.name
-        assert trace.num_asked < 10_000, f"{trace.name}: a policy that is O(num_blocks) a call would take too long"
+        assert trace.num_asked < 10_000, f"{trace.name}: a policy that takes O(num_blocks) per call would be too slow"
     assert random_trace(1).requests != random_trace(2).requests
 
 
@@ -226,7 +226,7 @@ def test_the_engine_is_clearly_below_the_optimum_where_thinking_pays():
             assert line.reference + 0.1 < line.optimum
 
 
-# ---- the marks
+# ---- naive, reference, optimum
 
 
 def test_the_engine_has_the_hits_of_least_recently_freed():
@@ -242,7 +242,7 @@ def test_nobody_is_above_the_optimum():
 
 
 def best_by_trying(trace):
-    """Return the most hits of any policy, by trying every set of blocks that may be evicted."""
+    """Return the most hits that any policy can have, by trying every set of blocks that may be evicted."""
 
     @cache
     def best(number, cached):
@@ -262,9 +262,9 @@ def test_no_policy_is_better_than_the_optimum():
     num_interesting = 0
     for trace in random_traces(120, max_blocks=5, num_requests=10, seed=2):
         best = best_by_trying(trace)
-        assert optimum(trace) == best, f"{trace}: trying all finds {best}"
+        assert optimum(trace) == best, f"{trace}: trying all choices finds {best} hits"
         num_interesting += best > reference(trace)
-    assert num_interesting > 20, "on few of these it matters what goes"
+    assert num_interesting > 20, "on too few of these traces does the policy matter"
 
 
 # ---- the score
@@ -275,9 +275,9 @@ def test_the_total_is_the_part_of_the_way():
              ScoreLine("c", 0.4, 0.4, 0.4, 0.4)]
     assert total(lines[:1]) == pytest.approx(50.0)
     assert total(lines[1:2]) == pytest.approx(-50.0)
-    assert total(lines[2:]) == 100.0, "where there is no way to go, everybody has arrived"
+    assert total(lines[2:]) == 100.0, "if naive and optimum are equal, the gap counts as closed"
     assert total(lines) == pytest.approx(100 / 3)
-    with pytest.raises(ValueError, match="'a' has no policy"):
+    with pytest.raises(ValueError, match="'a' has no hit rate of a policy"):
         total([ScoreLine("a", None, 0.2, 0.3, 0.8)])
 
 

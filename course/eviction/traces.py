@@ -1,7 +1,7 @@
 """Lab 3.5: traces of requests, generated from a seed. They differ in which blocks are requested again.
 
 With blocks of 32 tokens, the engine's default, a system prompt of 8 blocks is a short page, and a document of 40 blocks
-is five pages.
+is five such pages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from course.eviction.arena import Block, Chain, Trace
 
-#: An endless sequence of requests; a trace takes the first of them.
+#: An endless sequence of requests; a trace contains the first of them.
 Story = Iterator[Chain]
 
 RANDOM_TRACE_LEN = 250
@@ -36,11 +36,11 @@ class _Blocks:
 
 
 def chats(rng: random.Random, new: _Blocks, num_open: int, once: float, leaves: float = 0.06) -> Story:
-    """Yield turns of conversations under one of three system prompts.
+    """Yield turns of conversations, each of which starts with one of three system prompts.
 
-    A turn repeats all that was said and adds 2 to 4 blocks. The share ``once`` of the conversations has a single turn.
-    About ``num_open`` of the others are active at any time. Each turn is the last with probability ``leaves``, and no
-    conversation grows above 45 blocks.
+    A turn repeats the whole conversation so far and adds 2 to 4 blocks. The share ``once`` of the conversations has a
+    single turn. About ``num_open`` of the others are active at any time. Each turn is the last with probability
+    ``leaves``, and no conversation has more than 45 blocks.
     """
     systems = [new.after((), 8) for _ in range(3)]
     going: list[Chain] = []
@@ -69,7 +69,7 @@ def few_shot(rng: random.Random, new: _Blocks, num_prompts: int) -> Story:
 
 
 def documents(rng: random.Random, new: _Blocks) -> Story:
-    """Yield texts of 20 to 50 blocks. None is requested twice."""
+    """Yield texts of 20 to 50 blocks. No text is requested twice."""
     while True:
         yield new.after((), rng.randint(20, 50))
 
@@ -77,8 +77,8 @@ def documents(rng: random.Random, new: _Blocks) -> Story:
 def agents(rng: random.Random, new: _Blocks, num_agents: int) -> Story:
     """Yield the steps of agents that explore.
 
-    Each step adds 1 to 3 blocks to the last step or, three times in ten, to a random one. An agent begins another task
-    after 25 steps.
+    Each step adds 1 to 3 blocks to the agent's last step or, three times in ten, to a random one of its steps. An
+    agent begins another task after 25 steps.
     """
     tools = new.after((), 10)
     tasks: list[list[Chain]] = []
@@ -95,7 +95,7 @@ def agents(rng: random.Random, new: _Blocks, num_agents: int) -> Story:
 
 
 def in_turn(rng: random.Random, story: Story, num_usual: int, burst: Story, num_burst: int) -> Story:
-    """Yield about ``num_usual`` requests of one story, then about ``num_burst`` of another, and so on."""
+    """Yield about ``num_usual`` requests of ``story``, then about ``num_burst`` of ``burst``, in turn."""
     while True:
         yield from itertools.islice(story, rng.randint(num_usual // 2, num_usual * 3 // 2))
         yield from itertools.islice(burst, rng.randint(num_burst // 2, num_burst * 3 // 2))
