@@ -1,0 +1,136 @@
+"""The replicas: which of them are up, and which one serves a request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from mini_vllm.router import CacheAwareRouter
+from mini_vllm.routing.base import Block, NoReplicaError, Router
+from mini_vllm.server.errors import ApiError, retry_later
+from mini_vllm.server.replicas.exchange import Address, Connections, ReplicaError
+
+log = logging.getLogger("mini_vllm.server")
+
+#: How often each replica is asked whether it is well, how long it may take to answer, and how many checks in a row may
+#: fail. A busy replica answers late. One that refuses the connection is down at once.
+CHECK_S, CHECK_TIMEOUT_S, MAX_LATE_CHECKS = 1.0, 5.0, 3
+#: The Retry-After of a client when no replica is up.
+RETRY_AFTER_S = 5.0
+
+
+@dataclass
+class Replica:
+    """One server, and what is known about it."""
+
+    name: str
+    connections: Connections
+    is_up: bool = False
+    num_late_checks: int = 0
+    num_routed: int = 0
+    #: Set when a request failed there: do not wait for the next check.
+    suspect: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Fleet:
+    """All replicas behind one router. It belongs to one event loop."""
+
+    def __init__(self, addresses: Mapping[str, Address], router: Router | None = None,
+                 check_s: float = CHECK_S) -> None:
+        self.router = CacheAwareRouter() if router is None else router
+        self.replicas = {name: Replica(name, Connections(address)) for name, address in addresses.items()}
+        self.check_s = check_s
+        #: Requests that were sent to another replica because the first one failed.
+        self.num_moved = 0
+
+    # ---- a request
+
+    @asynccontextmanager
+    async def routed(self, request_id: str, blocks: Sequence[Block]) -> AsyncIterator[Replica]:
+        """Choose a replica for a request, and count the request there. Raise ApiError if no replica is up."""
+        try:
+            replica = self.replicas[self.router.route(request_id, blocks)]
+        except NoReplicaError:
+            raise nothing_up() from None
+        replica.num_routed += 1
+        try:
+            yield replica
+        finally:
+            if self.router.replica_of(request_id) is not None:  # None if the replica has left meanwhile
+                self.router.finished(request_id)
+
+    def first(self) -> Replica:
+        """Return the first replica that is up. Raise ApiError if none is."""
+        for replica in self.up():
+            return replica
+        raise nothing_up()
+
+    def up(self) -> list[Replica]:
+        return [replica for replica in self.replicas.values() if replica.is_up]
+
+    # ---- up and down
+
+    def arrive(self, replica: Replica) -> None:
+        if not replica.is_up:
+            log.info("%s is up at %s", replica.name, replica.connections.address)
+            replica.is_up = True
+            self.router.add_replica(replica.name)
+
+    def leave(self, replica: Replica, why: object, *, cut_off: bool = False) -> None:
+        """Send no more requests to ``replica``. If ``cut_off``, break off the answers in progress there."""
+        if replica.is_up:
+            log.warning("%s is down: %s", replica.name, why)
+            replica.is_up = False
+            self.router.remove_replica(replica.name)
+        if cut_off:
+            replica.connections.abort()
+
+    def move(self, replica: Replica, address: Address) -> None:
+        """Note that a replica was started again, at another address."""
+        self.leave(replica, "it was started again", cut_off=True)
+        replica.connections = Connections(address)
+        replica.suspect.set()
+
+    async def check(self, replica: Replica) -> None:
+        """Ask a replica whether it is well, and note the answer."""
+        try:
+            status = await asyncio.wait_for(self._health(replica), CHECK_TIMEOUT_S)
+        except ReplicaError as error:
+            replica.num_late_checks = 0
+            self.leave(replica, error, cut_off=True)
+        except asyncio.TimeoutError:
+            replica.num_late_checks += 1
+            if replica.num_late_checks >= MAX_LATE_CHECKS:
+                self.leave(replica, f"{MAX_LATE_CHECKS} checks in a row took more than {CHECK_TIMEOUT_S:g} s",
+                           cut_off=True)
+        else:
+            replica.num_late_checks = 0
+            if status == 200:
+                self.arrive(replica)
+            else:  # it stops: it may finish what it has begun
+                self.leave(replica, f"/health answers with status {status}")
+
+    async def _health(self, replica: Replica) -> int:
+        async with replica.connections.ask("GET", b"/health") as answer:
+            await answer.body()
+            return answer.status
+
+    async def watch(self) -> None:
+        """Check all replicas, until cancelled."""
+        await asyncio.gather(*map(self._watch, self.replicas.values()))
+
+    async def _watch(self, replica: Replica) -> None:
+        while True:
+            await self.check(replica)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(replica.suspect.wait(), self.check_s)
+            replica.suspect.clear()
+
+
+def nothing_up() -> ApiError:
+    return retry_later(503, "no replica is up; try again later", "no_replica", RETRY_AFTER_S)
+
+

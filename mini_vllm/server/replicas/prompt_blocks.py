@@ -1,0 +1,53 @@
+"""The blocks by which the front recognises a prefix. It has no tokenizer, so a block is a piece of the prompt's text.
+
+Blocks name the model and the caller: a replica shares cached prefixes neither between models nor between keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from mini_vllm.routing.base import Block
+
+#: A block of text is about as long as a block of tokens.
+BLOCK_CHARS, BLOCK_TOKENS = 64, 16
+
+
+def read_fields(body: bytes) -> Mapping[str, Any]:
+    """Return the fields of a request; none if it is not a JSON object, which the replica will reject."""
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def prompts_of(fields: Mapping[str, Any]) -> list[Any]:
+    """Return the prompts of a request: each a text, a list of token ids, or the messages of a chat as one text."""
+    if "messages" in fields:
+        messages = fields["messages"] if isinstance(fields["messages"], list) else []
+        return ["".join(json.dumps(part) for part in (fields.get("tools"), *messages))]
+    prompt = fields.get("prompt")
+    is_batch = isinstance(prompt, list) and prompt and all(isinstance(each, (str, list)) for each in prompt)
+    return prompt if is_batch else [prompt]  # type: ignore[return-value]  # a batch is a list
+
+
+def num_texts(fields: Mapping[str, Any]) -> int:
+    """Return the number of texts that a request asks for: prompts times n. Wrong fields count as 1."""
+    n = fields.get("n")
+    return len(prompts_of(fields)) * (n if type(n) is int and n > 0 else 1)
+
+
+def blocks_of(fields: Mapping[str, Any], caller: str | None) -> list[Block]:
+    """Return the blocks of the first prompt. A piece at its end that does not fill a block is left out."""
+    prompt = prompts_of(fields)[0]
+    if isinstance(prompt, str):
+        size = BLOCK_CHARS
+    elif isinstance(prompt, list) and all(type(token_id) is int for token_id in prompt):
+        size, prompt = BLOCK_TOKENS, tuple(prompt)
+    else:
+        size, prompt = BLOCK_CHARS, ""
+    owner = str(fields.get("model")), caller
+    return [(owner, prompt[start:start + size]) for start in range(0, len(prompt) - size + 1, size)]

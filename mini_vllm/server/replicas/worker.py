@@ -1,0 +1,39 @@
+"""The process of one replica: a server on a free port of this machine.
+
+It reads its settings from standard input and prints its address. When standard input ends, the front has ended, and the
+replica stops.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from mini_vllm.parts.parts_file import load_parts
+from mini_vllm.server.serving import serve
+from mini_vllm.server.settings import ServerSettings
+
+
+def main() -> None:
+    """Serve until told to stop."""
+    settings: ServerSettings
+    parts_file: Path | None
+    settings, parts_file = pickle.load(sys.stdin.buffer)
+    if parts_file is not None:
+        settings = replace(settings, parts=load_parts(parts_file))
+    threading.Thread(target=_stop_with_the_front, daemon=True).start()
+    serve(settings, lambda address: print(address, flush=True))
+
+
+def _stop_with_the_front() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()
