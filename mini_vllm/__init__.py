@@ -26,6 +26,7 @@ _HOMES = {
     "SamplingParams": "request",
     "Scheduler": "scheduler",
     "Simulation": "simulation",
+    "StructuredOutputsParams": "structured.params",
     "sampler_that_asks": "parts.list_sampler",
 }
 __all__ = sorted(_HOMES)
@@ -51,6 +52,7 @@ if TYPE_CHECKING:  # the same names for a type checker, which does not run the f
     from mini_vllm.simulation import Clock as Clock
     from mini_vllm.simulation import CostModel as CostModel
     from mini_vllm.simulation import Simulation as Simulation
+    from mini_vllm.structured.params import StructuredOutputsParams as StructuredOutputsParams
 else:  # hidden from the checker: to it, a module with __getattr__ has every name, even a misspelt one
 
     def __getattr__(name: str) -> object:

@@ -6,6 +6,7 @@
     MODEL, --model NAME the model, as a positional argument or as an option
     --quick             only a smoke test
     --arm NAME          what is measured
+    --draft NAME        guess tokens
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any
 
 from mini_vllm.checks import nearest, writable_file
 
+#: With the newest token, 8 tokens per request: as many as attention handles together (``MAX_SPLIT_QUERIES``).
+NUM_SPECULATIVE_TOKENS = 7
 QUICK = "quick: only a smoke test; these numbers mean nothing"
 
 
@@ -61,7 +64,7 @@ def _take_json_file(parser: argparse.ArgumentParser, arguments: argparse.Namespa
 
 def _take_model_option(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if arguments.model is not None and arguments.model_option is not None:
-        parser.error(f"two models, {arguments.model} and --model {arguments.model_option}: name one")
+        parser.error(f"two models are given, {arguments.model} and --model {arguments.model_option}: give only one")
     arguments.model = arguments.model or arguments.model_option or arguments.default_model
 
 
@@ -70,7 +73,7 @@ def add_model_options(parser: argparse.ArgumentParser, default: str, about: str,
     """Add ``arguments.model``, which can be given as a positional argument or as an option."""
     parser.add_argument("model", nargs="?", choices=choices, metavar="MODEL", help=f"{about} (default: {default})")
     parser.add_argument("--model", *aliases, dest="model_option", choices=choices, metavar="NAME",
-                        help="the same, as an option")
+                        help="the same as MODEL")
     parser.set_defaults(default_model=default)
 
 
@@ -81,8 +84,8 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_quick_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="only a smoke test: as little as possible, without mlx-lm "
-                        "unless --arm asks for it")
+    parser.add_argument("--quick", action="store_true", help="only a smoke test: the shortest possible run, without "
+                        "mlx-lm unless --arm names it")
 
 
 def add_arm_option(parser: argparse.ArgumentParser, *arms: str) -> None:
@@ -95,11 +98,29 @@ def chosen_arms(arguments: argparse.Namespace, *arms: str) -> list[str]:
     return list(dict.fromkeys(arguments.arm or (["ours"] if arguments.quick else arms)))
 
 
+def add_draft_options(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--draft", metavar="ngram|MODEL", help="guess tokens and check several per step; the texts are "
+                        "the same. ngram: from the request's own text; MODEL: by a smaller model of the same "
+                        "vocabulary")
+    parser.add_argument("--num-speculative-tokens", type=int, metavar="N", help="tokens to guess per step, with "
+                        f"--draft (default: {NUM_SPECULATIVE_TOKENS})")
+
+
+def draft_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of EngineConfig for ``--draft``. Raise ValueError for a number without ``--draft``."""
+    if arguments.draft is None:
+        if arguments.num_speculative_tokens is not None:
+            raise ValueError("--num-speculative-tokens needs --draft")
+        return {}
+    number = arguments.num_speculative_tokens
+    return {"draft": arguments.draft, "num_speculative_tokens": NUM_SPECULATIVE_TOKENS if number is None else number}
+
+
 def wants_peer(arguments: argparse.Namespace) -> bool:
     """Check whether mlx-lm is measured next to our engine. Raise ValueError if our engine is not measured."""
     arms = chosen_arms(arguments, "ours", "mlx-lm")
     if "ours" not in arms:
-        raise ValueError("--arm mlx-lm alone: here mlx-lm is measured only next to ours; add --arm ours")
+        raise ValueError("--arm mlx-lm needs --arm ours: this benchmark only compares the two")
     return "mlx-lm" in arms
 
 

@@ -28,6 +28,7 @@ from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.output_stream import Answer, OutputStream, since
 from mini_vllm.request import Priority, RequestOutput, SamplingParams, checked_extra_keys, checked_priority
 from mini_vllm.sampling.bad_words import BadWords
+from mini_vllm.structured.compiler import CompiledGrammar
 
 #: Limit on the requests in the engine, running and waiting together.
 MAX_NUM_REQUESTS = 1024
@@ -63,8 +64,9 @@ class AsyncLLMEngine:
         if make_engine is not None and not callable(make_engine):
             raise refusal("make_engine", make_engine, "None or a function that makes an LLMEngine")
         self._num_submitted = 0
-        #: Tokenizes long lists of bad words, one at a time: no other request waits for it, and no list is read twice.
-        self._word_reader = ThreadPoolExecutor(1, "mini_vllm bad words")
+        #: Tokenizes long lists of bad words and compiles grammars, one at a time: requests without them do not wait for
+        #: it, and nothing is prepared twice.
+        self._preparer = ThreadPoolExecutor(1, "mini_vllm prepares requests")
         self._thread = EngineThread(make_engine or functools.partial(engine_of, config, parts))
         self._thread.start()
 
@@ -92,8 +94,9 @@ class AsyncLLMEngine:
         stream, thread = self._open_stream(request_id), self._thread
         finished, before = False, None
         try:
-            # The engine finds bad words that were tokenized here as long as this reference keeps them alive.
-            tokens, _held = await self._read(prompt, params, stream)
+            # The engine finds bad words and a grammar that were prepared here as long as these references keep them
+            # alive.
+            tokens, *_held = await self._read(prompt, params, stream)
             thread.inbox.put(lambda engine: thread.arrive(stream, tokens, params, priority, extra_keys))
             while not finished:
                 output = await stream.next()
@@ -111,7 +114,7 @@ class AsyncLLMEngine:
             self._check_is_running()
             if len(streams) >= self.max_num_requests:
                 raise EngineBusyError(f"busy: {len(streams)} requests are running or waiting, "
-                                      f"the bound is {self.max_num_requests}")
+                                      f"the limit is {self.max_num_requests}")
             if request_id in streams:
                 raise ValueError(f"request id {request_id!r} is in use")
             while request_id is None or request_id in streams:
@@ -121,12 +124,12 @@ class AsyncLLMEngine:
         return stream
 
     async def _read(self, prompt: Prompt | PromptTokens, params: SamplingParams, stream: OutputStream
-                    ) -> tuple[PromptTokens, BadWords]:
-        """Return the token ids of a prompt and of its bad words.
+                    ) -> tuple[PromptTokens, BadWords, CompiledGrammar | None]:
+        """Return the token ids of a prompt and of its bad words, and the grammar of its output.
 
-        Longer texts are tokenized in other threads, so that this event loop can serve other callers. Raise ValueError
-        if the prompt or a bad word is invalid. In that case, or if the caller leaves, the place of ``stream`` is freed
-        at once.
+        Longer texts are tokenized in other threads, and grammars are compiled there, so that this event loop can serve
+        other callers. Raise ValueError if the prompt, a bad word or the grammar is invalid. In that case, or if the
+        caller leaves, the place of ``stream`` is freed at once.
         """
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
         is_long = isinstance(text, str) and len(text) > MAX_CHARS_IN_LOOP
@@ -135,10 +138,16 @@ class AsyncLLMEngine:
             while (inputs := self._thread.inputs) is None:
                 await self.wait_until_ready()
             tokens = await asyncio.to_thread(inputs.prompts.read, prompt) if is_long else inputs.prompts.read(prompt)
-            if not has_many_words:
-                return tokens, inputs.encode_bad_words(params)
             loop = asyncio.get_running_loop()
-            return tokens, await loop.run_in_executor(self._word_reader, inputs.encode_bad_words, params)
+            if has_many_words:
+                words = await loop.run_in_executor(self._preparer, inputs.encode_bad_words, params)
+            else:
+                words = inputs.encode_bad_words(params)
+            grammar = None
+            if params.structured_outputs is not None:
+                grammar = await loop.run_in_executor(self._preparer, inputs.grammars.compile,
+                                                     params.structured_outputs)
+            return tokens, words, grammar
         except BaseException:
             self._close_stream(stream)
             raise
@@ -146,7 +155,7 @@ class AsyncLLMEngine:
     async def _abandon(self, stream: OutputStream) -> None:
         """Abort the request of a caller that leaves, and wait until the engine has released it.
 
-        It is counted until then.
+        Until then it counts towards the limit on requests.
         """
         stream.is_abandoned = True
         thread, gone = self._thread, Answer()
@@ -170,12 +179,12 @@ class AsyncLLMEngine:
         with thread.lock:
             if thread.streams.get(stream.request_id) is stream:
                 del thread.streams[stream.request_id]
-        thread.inbox.put(lambda engine: None)  # a shutdown may wait for this one
+        thread.inbox.put(lambda engine: None)  # wakes a shutdown that may wait for this request
 
     async def abort(self, request_id: str) -> bool:
         """End a request; its stream ends with the text so far and the finish reason "abort".
 
-        Return False if there is none.
+        Return False if there is no such request.
         """
         an_instance("request_id", request_id, str)
         return await self.call(lambda engine: self._thread.abort(engine, request_id))
@@ -258,7 +267,7 @@ class AsyncLLMEngine:
         if is_alive:
             await end.future
         thread.join()
-        self._word_reader.shutdown(wait=False)
+        self._preparer.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncLLMEngine:
         return self

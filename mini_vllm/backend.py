@@ -43,8 +43,8 @@ TOO_LATE = "mlx.core was imported before mini_vllm.backend: too late to load a B
 #: runs a compiler to do so; the dynamic linker resolves these names directly.
 OPENBLAS_NAMES = ("libopenblasp.so.0", "libopenblas.so.0", "libopenblas.so")
 
-#: The threads spin while they wait for work, unless told not to before they start. On an idle machine both are equally
-#: fast; with one of two cores busy, spinning makes the product of one row three times slower.
+#: Its threads spin while they wait for work, unless an environment variable forbids it before they start. On an idle
+#: machine spinning makes no difference; with one of two cores busy, it makes the product of one row three times slower.
 GNU_OPENMP = "libgomp.so.1"
 #: OpenBLAS's threads also spin, for 2 to this power of clock ticks. The default, 26, is a fiftieth of a second.
 OPENBLAS_TIMEOUT = "16"
@@ -87,7 +87,7 @@ def choose_blas() -> BlasInfo:
         try:
             load_libraries((asked_for,))
         except OSError as error:
-            raise ValueError(f"MINI_VLLM_BLAS is {asked_for!r}, which cannot serve: {error}. "
+            raise ValueError(f"MINI_VLLM_BLAS is {asked_for!r}, which cannot be used: {error}. "
                              "Give the path of a BLAS library, or 'none', or unset it") from error
         known = [name for name in ("nvpl", "mkl", "openblas") if name in Path(asked_for).name]
         return BlasInfo(known[0] if known else "custom", asked_for, "named by MINI_VLLM_BLAS")

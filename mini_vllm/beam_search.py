@@ -11,6 +11,7 @@ This module decides which beams continue; ``beams.py`` computes them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -20,6 +21,10 @@ from mini_vllm.beams import Beams, Continuation
 from mini_vllm.checks import flag, real_number, whole_number
 from mini_vllm.engine import LLMEngine
 from mini_vllm.models.prompts import Prompt, PromptTokens, as_list
+from mini_vllm.request import NO_END
+from mini_vllm.sampling.logit_rules import keep_allowed
+from mini_vllm.structured.compiler import Cursor
+from mini_vllm.structured.params import StructuredOutputsParams
 
 #: Far beyond any useful value, yet ``length ** length_penalty`` does not overflow for any possible length.
 MAX_LENGTH_PENALTY = 20
@@ -37,9 +42,11 @@ class Beam:
 
 
 def beam_search(engine: LLMEngine, prompt: Prompt | PromptTokens, beam_width: int = 4, max_tokens: int = 16,
-                length_penalty: float = 1.0, ignore_eos: bool = False) -> list[Beam]:
+                length_penalty: float = 1.0, ignore_eos: bool = False,
+                structured_outputs: StructuredOutputsParams | None = None) -> list[Beam]:
     """Return the ``beam_width`` best continuations that the search finds, best first.
 
+    With ``structured_outputs``, only beams that can still match go on; fewer may be found.
     The engine must be idle: beams take blocks as they need them. Raise ValueError for a prompt that can never be served
     and for invalid arguments. Raise RuntimeError if the pool runs out of blocks during the search; all blocks have been
     freed by then.
@@ -47,11 +54,14 @@ def beam_search(engine: LLMEngine, prompt: Prompt | PromptTokens, beam_width: in
     check_arguments(engine, beam_width, max_tokens, length_penalty, ignore_eos)
     token_ids = engine.prompts.read(prompt).token_ids
     max_tokens = min(max_tokens, engine.max_model_len - len(token_ids))
+    if structured_outputs is not None and ignore_eos:
+        raise ValueError(NO_END)
+    cursor = engine.inputs.grammars.start(structured_outputs, max_tokens)
     eos_ids = frozenset() if ignore_eos else engine.tokenizer.eos_token_ids
     beams = Beams(engine, token_ids, beam_width)
     is_done = False
     try:
-        best = _Search(beams, beam_width, max_tokens, length_penalty, eos_ids).run()
+        best = _Search(beams, beam_width, max_tokens, length_penalty, eos_ids, cursor).run()
         is_done = True
     finally:
         beams.close(is_trusted=is_done)
@@ -60,7 +70,8 @@ def beam_search(engine: LLMEngine, prompt: Prompt | PromptTokens, beam_width: in
 
 
 def beam_search_all(engine: LLMEngine, prompts: Prompt | Sequence[Prompt], beam_width: int = 4, max_tokens: int = 16,
-                    length_penalty: float = 1.0, ignore_eos: bool = False) -> list[list[Beam]]:
+                    length_penalty: float = 1.0, ignore_eos: bool = False,
+                    structured_outputs: StructuredOutputsParams | None = None) -> list[list[Beam]]:
     """Run ``beam_search`` on one prompt after the other. All prompts are checked before the first is computed."""
     check_arguments(engine, beam_width, max_tokens, length_penalty, ignore_eos)
     read = []
@@ -69,7 +80,8 @@ def beam_search_all(engine: LLMEngine, prompts: Prompt | Sequence[Prompt], beam_
             read.append(engine.prompts.read(prompt))
         except ValueError as error:
             raise ValueError(f"prompt {number}: {error}") from None
-    return [beam_search(engine, prompt, beam_width, max_tokens, length_penalty, ignore_eos) for prompt in read]
+    return [beam_search(engine, prompt, beam_width, max_tokens, length_penalty, ignore_eos, structured_outputs)
+            for prompt in read]
 
 
 def check_arguments(engine: LLMEngine, beam_width: int, max_tokens: int, length_penalty: float,
@@ -105,7 +117,9 @@ class _Search:
     """The state of one search. ``best`` holds the best ``beam_width`` of the beams that have ended so far."""
 
     def __init__(self, beams: Beams, beam_width: int, max_tokens: int, length_penalty: float,
-                 eos_ids: frozenset[int]) -> None:
+                 eos_ids: frozenset[int], cursor: Cursor | None = None) -> None:
+        #: The place of each live beam in the grammar.
+        self.cursors = [cursor]
         self.beams, self.beam_width, self.max_tokens = beams, beam_width, max_tokens
         self.length_penalty, self.eos_ids = length_penalty, eos_ids
         self.best: list[_Ended] = []
@@ -128,17 +142,23 @@ class _Search:
         logits = logits.astype(mx.float32)
         log_probabilities = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         totals = log_probabilities + mx.array([beam.log_probability for beam in self.beams.live])[:, None]
+        if self.cursors[0] is not None:
+            totals = keep_allowed(totals, [None if cursor is None else cursor.allowed() for cursor in self.cursors])
         # Even if every live beam ends in every possible way, beam_width candidates that continue are left.
         num_candidates = min((1 + len(self.eos_ids)) * self.beam_width, totals.size)
         order = mx.argsort(-totals.reshape(-1))[:num_candidates]
         values = cast(list[float], totals.reshape(-1)[order].tolist())
         chosen: list[Continuation] = []
         for flat, value in zip(cast(list[int], order.tolist()), values):
+            if value == -math.inf:
+                break  # not allowed
             parent, token_id = divmod(flat, logits.shape[-1])
             if token_id in self.eos_ids:
                 self._end([*self.beams.output(parent), token_id], value, "stop")
             elif len(chosen) < self.beam_width:
                 chosen.append(Continuation(parent, token_id, value))
+        self.cursors = [None if (cursor := self.cursors[each.parent]) is None else cursor.after([each.token_id])
+                        for each in chosen]
         self.beams.replace(chosen)
 
     def _end(self, token_ids: list[int], log_probability: float, reason: str) -> None:

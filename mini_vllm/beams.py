@@ -79,13 +79,13 @@ class Beams:
                  ) -> mx.array:
         """Run one step that computes the next tokens of each request, after adopting ``hits``.
 
-        Return each one's last logits.
+        Return the last logits of each request.
         """
         pool = self._kv_cache.block_pool
         for request, num_new in work:
             if self._kv_cache.allocate_slots(request, num_new, hits, num_hit_tokens) is None:
-                raise RuntimeError(f"the pool is too small for this beam search: {pool.num_blocks - 1} blocks of "
-                                   f"{self._kv_cache.block_size} tokens, {self._beam_width} beams")
+                raise RuntimeError(f"the pool is too small for this beam search: it has {pool.num_blocks - 1} blocks "
+                                   f"of {self._kv_cache.block_size} tokens for {self._beam_width} beams")
             request.num_computed_tokens += num_hit_tokens + num_new
         self._engine.num_steps += 1
         self._engine.counts.note_peaks(len(work), self._kv_cache, [request for request, _ in work])
@@ -134,6 +134,6 @@ class Beams:
             beam.request.request_id)}
         for beam in self.live:
             self._kv_cache.free(beam.request)
-        self._kv_cache.finish_step()  # ends the copies of a step that failed; they hold blocks, too
+        self._kv_cache.finish_step()  # ends the copies of a step that failed; they also hold blocks
         if not is_trusted:
             self._engine.discard(block_ids)

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-#: Part of a block's key besides its tokens. It keeps equal texts apart (another tenant, another adapter).
+#: Part of a block's key, in addition to its tokens. It keeps equal texts of different tenants or adapters apart.
 ExtraKeys = tuple[Hashable, ...] | None
 
 
@@ -115,7 +115,7 @@ class FreeKVCacheBlockQueue:
         seen: set[int] = set()
         for block in blocks:
             if block.prev_free is not None or block.next_free is not None or block.block_id in seen:
-                raise RuntimeError(f"append_n: block {block.block_id} is in a free queue already, or comes twice")
+                raise RuntimeError(f"append_n: block {block.block_id} is in a free queue already, or appears twice")
             seen.add(block.block_id)
         self._link_last(blocks)
 
@@ -240,7 +240,7 @@ class BlockPool:
         """Add an owner to each block. A free block leaves the free queue, from any position."""
         for block in blocks:
             if block.pool is not self:
-                self._check_mine(block, "touch")  # raises; a call for every block would cost more than the rest
+                self._check_mine(block, "touch")  # raises; calling it for every block would cost more than the rest
         queue = self.free_block_queue
         for block in blocks:
             if block.ref_cnt == 0:
@@ -292,7 +292,7 @@ class BlockPool:
         self._check_mine(block, "fork_block")
         num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
         if num_owners == 0:
-            raise RuntimeError(f"fork_block: block {block.block_id} is free, nobody may write to it")
+            raise RuntimeError(f"fork_block: block {block.block_id} is free, so no request may write to it")
         if num_owners == 1:
             return block
         copy = self.get_new_blocks(1)[0]
@@ -327,7 +327,7 @@ class BlockPool:
                 raise ValueError(f"cache_full_blocks: the hash of block {block.block_id} is None")
             hash(block_hash)  # raises TypeError for what the index could not hold
             if block.ref_cnt == 0:
-                raise RuntimeError(f"cache_full_blocks: block {block.block_id} is free, its content is nobody's")
+                raise RuntimeError(f"cache_full_blocks: block {block.block_id} is free, so it belongs to no request")
             held = given.setdefault(block.block_id, block_hash) if block.block_hash is None else block.block_hash
             if held != block_hash:
                 raise RuntimeError(f"cache_full_blocks: block {block.block_id} is indexed already, "
@@ -337,7 +337,10 @@ class BlockPool:
             self._cached.setdefault(block_hash, {})[block.block_id] = block
 
     def get_cached_block(self, block_hash: Hashable) -> KVCacheBlock | None:
-        """Return a block with this content, in use or free, or None. The lookup does not change its owners."""
+        """Return a block with this content, whether it is in use or free; None if there is none.
+
+        The lookup does not change the block's owners.
+        """
         twins = self._cached.get(block_hash)
         return next(iter(twins.values())) if twins else None
 
@@ -395,7 +398,7 @@ class BlockPool:
             _ensure((block.ref_cnt == 0) == (block.block_id in free_ids), "free queue and ref_cnt disagree: {}", block)
             is_linked = block.prev_free is not None or block.next_free is not None
             _ensure(block.ref_cnt >= 0 and is_linked == (block.ref_cnt == 0), "impossible state: {}", block)
-            _ensure(block.pool is self and not block.is_null, "not a block to give out: {}", block)
+            _ensure(block.pool is self and not block.is_null, "not a block that can be allocated: {}", block)
             _ensure(block.block_hash is None or block in self._cached.get(block.block_hash, {}).values(),
                     "hashed but not indexed: {}", block)
         for block_hash, twins in self._cached.items():
@@ -414,7 +417,7 @@ class BlockPool:
         while block is not queue._tail:
             after = block.next_free
             if after is None or after.prev_free is not block:
-                raise RuntimeError(f"block pool integrity: the free queue is torn after {block}")
+                raise RuntimeError(f"block pool integrity: the free queue is broken after {block}")
             _ensure(after.block_id not in free_ids, "the free queue runs in a circle at {}", after)
             block = after
             free_ids.add(block.block_id)

@@ -117,11 +117,12 @@ def _article(noun: str) -> str:
 
 
 def one_each(name: str, values: object, kind: type[T], num_wanted: int, of_what: str) -> list[T]:
-    """Return a list that contains one ``kind`` for each of ``num_wanted`` things."""
+    """Return a list that contains one ``kind`` for each of ``num_wanted`` items."""
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
-        raise refusal(name, values, f"a {kind.__name__}, or a list of one for each of {num_wanted} {of_what}")
+        raise refusal(name, values, f"a {kind.__name__}, or a list with one {kind.__name__} for each of the "
+                      f"{num_wanted} {of_what}")
     if len(values) != num_wanted:
-        raise ValueError(f"{num_wanted} {of_what}, but {len(values)} {name}")
+        raise ValueError(f"there are {num_wanted} {of_what}, but {len(values)} {name}")
     return [an_instance(f"{name}[{index}]", value, kind) for index, value in enumerate(values)]
 
 
@@ -138,7 +139,7 @@ def writable_file(path: Path) -> Path:
         raise ValueError(f"{path}: {problem}")
     if os.path.lexists(path):
         if not os.access(path, os.W_OK):
-            raise ValueError(f"{path} is there already, and you may not write to it")
+            raise ValueError(f"{path} already exists, and you may not write to it")
         return path
     try:
         with open(path, "xb"):  # only creating the file shows whether it can be created

@@ -40,7 +40,7 @@ def examples(number: int) -> int:
 
 @contextlib.contextmanager
 def without_garbage_collector():
-    """Disable the garbage collector, so that an object is freed only when its last reference goes."""
+    """Disable the garbage collector, so that an object is freed only when its last reference is dropped."""
     gc.collect()
     gc.disable()
     try:

@@ -24,9 +24,10 @@ from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.prompts import Prompt, PromptTokens
 from mini_vllm.parts.complete_parts import fit
 from mini_vllm.recovery import Recovery
-from mini_vllm.request import Priority, RequestOutput, RequestStatus, SamplingParams
+from mini_vllm.request import Priority, Request, RequestOutput, RequestStatus, SamplingParams, TokenLogprob
 from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.sequences import STATUS_OF, SequenceGroup, SequenceState
+from mini_vllm.speculation.speculation import Speculation
 from mini_vllm.trace.recorder import NoTrace, StepTrace
 
 
@@ -39,9 +40,13 @@ class LLMEngine(EngineFrame):
         """Build the engine. ``EngineFrame`` assembles the pieces; this adds look-ahead and recovery."""
         super().__init__(config, parts, loaded, trace, clock)
         can_look_ahead = hasattr(self.runner, "step_ahead")
+        self.speculation = Speculation(self.config.num_speculative_tokens, self.drafter, self.scheduler, self.kv_cache,
+                                       self.sizes.draft_costs, self.parts.guess_record)
         self.lookahead = LookAhead(self.sizes.max_num_lookahead if can_look_ahead else 0, self.config.max_num_seqs,
-                                   self.scheduler, self.kv_cache, self.runner, self.sampler, self.live)
-        self.executor = Executor(self.kv_cache, self.runner, self.sampler, self.lookahead, self.live, self.tokenizer)
+                                   self.scheduler, self.kv_cache, self.runner, self.sampler, self.live,
+                                   self.speculation)
+        self.executor = Executor(self.kv_cache, self.runner, self.sampler, self.lookahead, self.live, self.tokenizer,
+                                 self.parts.verifier())
         self.recovery = Recovery(self.scheduler, self.kv_cache, self.runner.cache, self.lookahead)
 
     # ---- requests come and go
@@ -65,6 +70,16 @@ class LLMEngine(EngineFrame):
         self.let_go(group)
         return group.to_output()
 
+    def let_go(self, group: SequenceGroup) -> None:
+        """Release a request that has ended, also what was learned for guessing its tokens."""
+        super().let_go(group)
+        for sequence in group.sequences:
+            self.speculation.forget(sequence.request)
+
+    def _draft_counts(self) -> dict[str, int]:
+        return {"num_drafted_tokens": self.speculation.num_drafted_tokens,
+                "num_accepted_tokens": self.speculation.num_accepted_tokens}
+
     def has_unfinished_requests(self) -> bool:
         """Check whether another ``step`` has something to compute or to report."""
         return bool(self.live.groups or self.unseen)
@@ -79,7 +94,7 @@ class LLMEngine(EngineFrame):
         with a StalledError as their ``error``; nothing is raised.
         """
         self.trace.start_step(self.scheduler)
-        plan = self.scheduler.schedule()
+        plan = self._plan()
         self.trace.record_plan(self.scheduler, plan)
         self.note_start(plan)
 
@@ -87,8 +102,19 @@ class LLMEngine(EngineFrame):
         self.trace.record_computed()
 
         outputs = self.deliver(plan, result)
-        self.trace.end_step(plan, result.token_ids)
+        accepted = self.speculation.last_accepted
+        self.trace.end_step(plan, result.token_ids, *([accepted] if accepted else []))
         return self.with_unseen(outputs)
+
+    def _plan(self) -> SchedulerOutput:
+        """Plan a step, with drafts. If the drafter raises, the plan is undone: its requests wait, and lose no token."""
+        plan = self.scheduler.schedule()
+        try:
+            return self.speculation.extend(plan, self.lookahead.has_started(plan))
+        except BaseException:  # also Ctrl-C while a model guesses
+            self.lookahead.drop()
+            self.recovery.undo(plan)
+            raise
 
     def compute(self, plan: SchedulerOutput) -> StepResult:
         """Compute ``plan`` and return its tokens, or an error for every request if the engine has stalled."""
@@ -116,6 +142,7 @@ class LLMEngine(EngineFrame):
         self._fork(plan, result)
         # Failures come last: siblings of a failed sequence keep the token that they got in this step.
         moved = [*self._end_outgrown(plan), *self._take_tokens(result), *self._fail(result)]
+        self.speculation.settle(plan)
         groups = {group.request_id: group for group in moved}
         outputs = [group.to_output() for group in groups.values()]
         for output in outputs:
@@ -136,21 +163,39 @@ class LLMEngine(EngineFrame):
 
     def _end_outgrown(self, plan: SchedulerOutput) -> list[SequenceGroup]:
         """End the requests that the scheduler has already removed because the whole pool could not hold them."""
-        for request in plan.finished:
+        unreported, self.recovery.unreported = self.recovery.unreported, []
+        ended = [*(request for request in unreported if self._is_unfinished(request)), *plan.finished]
+        for request in ended:
             self.live.sequence(request.request_id).end(request.status.value)
-        return [self.live.group_of(request.request_id) for request in plan.finished]
+        return [self.live.group_of(request.request_id) for request in ended]
+
+    def _is_unfinished(self, request: Request) -> bool:
+        """Check whether nobody has aborted ``request``, or given its id to another, since its step was undone."""
+        sequence = self.live.find(request.request_id)
+        return sequence is not None and sequence.request is request and not sequence.finished
 
     def _take_tokens(self, result: StepResult) -> list[SequenceGroup]:
         now_s = self.clock()
         moved = []
         for request_id, token_id in result.token_ids.items():
             group, sequence = self.live.group_of(request_id), self.live.sequence(request_id)
-            reason = sequence.take_token(token_id, result.logprobs.get(request_id))
+            reason = self._take(sequence, token_id, result.logprobs.get(request_id))
+            for further in result.further.get(request_id, ()):
+                if reason is not None:
+                    break  # the draft goes on after the end of the output
+                sequence.request.append_output_token(further.token_id)
+                sequence.request.num_computed_tokens += 1  # the token before it is an accepted draft
+                reason = self._take(sequence, *further)
             group.note_token(now_s)
             if reason is not None:
                 self._finish(sequence, STATUS_OF[reason], reason)
             moved.append(group)
         return moved
+
+    def _take(self, sequence: SequenceState, token_id: int, logprob: TokenLogprob | None) -> str | None:
+        if sequence.row.cursor is not None:
+            self.trace.record_draw(sequence.request.request_id, sequence.row.cursor, token_id)
+        return sequence.take_token(token_id, logprob)
 
     def _fail(self, result: StepResult) -> list[SequenceGroup]:
         """End the unfinished sequences of failed requests. The content of their blocks is not trusted."""

@@ -25,7 +25,13 @@ from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request_queue import DEFAULT_AGING_RATE, PriorityQueueWithAging
 from mini_vllm.sampler import Sampler
 from mini_vllm.scheduler import WATERMARK, Scheduler
+from mini_vllm.speculation.guess_record import GuessRecord
+from mini_vllm.speculation.ngram_drafter import NgramDrafter
+from mini_vllm.speculation.verifier import Verifier
+from mini_vllm.structured.grammar import RegexGrammar
 
+#: The drafter that needs no model.
+NGRAM = "ngram"
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -59,6 +65,12 @@ class EngineConfig:
     #: Begin the next step of decoding requests while the last one is computed. None: yes; but on a CPU, where building
     #: a step takes a core from the products of the last one, only for few requests of a small model.
     enable_lookahead: bool | None = None
+    #: Tokens that may be guessed per request and step, and checked by the model in the same step; see ``speculation``.
+    #: The outputs are the same. 0: none.
+    num_speculative_tokens: int = 0
+    #: What guesses: "ngram" looks for the newest tokens in the request's own text (``EngineParts.drafter``). Otherwise
+    #: the name of a model with the same vocabulary, which gets its own KV cache with as many blocks.
+    draft: str | Path = NGRAM
 
     def __post_init__(self) -> None:
         """Check every field, then the fields that depend on each other. The engine checks what depends on the model."""
@@ -75,11 +87,13 @@ class EngineConfig:
             "preempt_for_priority": flag("preempt_for_priority", self.preempt_for_priority),
             "enable_prefix_caching": flag("enable_prefix_caching", self.enable_prefix_caching),
             "enable_lookahead": flag_or_none("enable_lookahead", self.enable_lookahead),
+            "num_speculative_tokens": whole_number("num_speculative_tokens", self.num_speculative_tokens, 0),
+            "draft": an_instance("draft", self.draft, str, Path),
         }
         parse_memory(self.kv_memory)
         if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(f"max_num_batched_tokens is {self.max_num_batched_tokens}, must be at least max_num_seqs "
-                             f"({self.max_num_seqs}): each running request computes a token a step")
+                             f"({self.max_num_seqs}): each running request computes a token per step")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -100,6 +114,14 @@ class EngineParts:
     #: come first in a batch. Keep no reference to ``pool``: every write would then copy all of it.
     attention: type | Callable[..., mx.array] = FastAttention
     model_runner: type = ModelRunner
+    #: Guesses tokens if ``num_speculative_tokens`` is not 0.
+    drafter: type = NgramDrafter
+    #: Remembers how the guesses for a request turned out, and says how long its next draft may be.
+    guess_record: type = GuessRecord
+    #: Says which rows are drawn to check a draft, and which of the drawn tokens count.
+    verifier: type = Verifier
+    #: The tokens that may come next in an output that must match a regular expression; see ``structured``.
+    grammar: type = RegexGrammar
     #: The engine's class. None: LLMEngine. Create an engine from parts with ``engine_of``, which uses this class.
     engine: type | None = None
 
@@ -113,7 +135,7 @@ class EngineParts:
 
 @dataclass(frozen=True)
 class EngineMetrics:
-    """The counters of an engine, and what sharing has saved. Printed, they are a few short lines without the zeros."""
+    """The counters of an engine, and what sharing has saved. ``print`` shows them in a few lines, without the zeros."""
 
     num_requests: int
     num_prompt_tokens: int
@@ -138,6 +160,9 @@ class EngineMetrics:
     #: How often a request lost its blocks, and how many tokens were computed a second time because of that.
     num_preemptions: int
     num_recomputed_tokens: int
+    #: Tokens that were guessed and checked, and those of them that were right.
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
 
     def __str__(self) -> str:
         lines = {
@@ -145,7 +170,8 @@ class EngineMetrics:
             f"{_count(self.max_num_sequences, 'sequence')} at once": True,
             f"{self.num_saved_tokens} of {_count(self.num_prompt_tokens, 'prompt token')} found in the cache "
             f"({self.hit_rate:.0%})": self.num_prompt_tokens,
-            f"{self.recent_hit_rate:.0%} found lately": round(self.recent_hit_rate - self.hit_rate, 2),
+            f"{self.recent_hit_rate:.0%} found for the most recent requests":
+                round(self.recent_hit_rate - self.hit_rate, 2),
             f"{self.max_num_used_blocks} of {_count(self.num_blocks, 'block')} in use at the peak":
                 self.max_num_used_blocks,
             f"{_count(self.max_num_shared_blocks, 'block')} shared at the peak": self.max_num_shared_blocks,
@@ -153,6 +179,8 @@ class EngineMetrics:
                 self.num_forks,
             f"{_count(self.num_preemptions, 'preemption')}, {_count(self.num_recomputed_tokens, 'token')} computed "
             "again": self.num_preemptions,
+            f"{self.num_accepted_tokens} of {_count(self.num_drafted_tokens, 'drafted token')} accepted":
+                self.num_drafted_tokens,
             f"{_count(self.num_evictions, 'cached block')} evicted to make room": self.num_evictions,
         }
         return "\n".join(line for line, has_happened in lines.items() if has_happened)
@@ -165,14 +193,15 @@ def _count(number: int, noun: str) -> str:
 def parse_memory(memory: str | int) -> int:
     """Convert a size to bytes: ``"512MB"`` → 512,000,000. Raise ValueError that names what cannot be read."""
     if isinstance(memory, bool) or not isinstance(memory, (str, int)):
-        raise refusal("kv_memory", memory, "a number of bytes or like '512MB', '2GiB'")
+        raise refusal("kv_memory", memory, "a number of bytes, or a size such as '512MB' or '2GiB'")
     text = str(memory).strip().upper().replace(" ", "")
     number = text.rstrip("KMGIB")
     unit = text[len(number):]
     try:
         value = float(number) * _UNITS[unit if unit != "B" else ""]
     except (ValueError, KeyError):
-        raise ValueError(f"kv_memory is {memory!r}, must be a number of bytes or like '512MB', '2GiB'") from None
+        raise ValueError(f"kv_memory is {memory!r}, must be a number of bytes, or a size such as '512MB' or '2GiB'"
+                         ) from None
     if not 0 < value < 2**63:
         raise ValueError(f"kv_memory is {memory!r}, must be more than 0 and less than 2 ** 63 bytes")
     return int(value)

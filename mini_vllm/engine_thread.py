@@ -35,7 +35,7 @@ from mini_vllm.request import Priority, RequestOutput, SamplingParams
 
 Message = Callable[[LLMEngine], None]
 
-#: Most new requests added between two steps. Adding one takes up to a few milliseconds.
+#: The most requests that are added between two steps. Adding one takes up to a few milliseconds.
 MAX_NEW_PER_STEP = 16
 
 
@@ -59,7 +59,7 @@ class EngineThread(threading.Thread):
         self._numbers = itertools.count()
         #: Tokenizes texts in the callers' threads; set once the model is loaded.
         self.inputs: InputProcessor | None = None
-        #: What callers wait for: the answer to a message, and the end of the thread.
+        #: Answers that callers wait for: to their messages, and at the end of the thread.
         self.calls: set[Answer] = set()
         self.ends: list[Answer] = []
         self.is_stopping = self.is_aborting = self.has_ended = False

@@ -10,6 +10,7 @@ EXTRAS = {
     "serve": {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus_client"},
     "bench": {"mlx_lm": "mlx-lm", "matplotlib": "matplotlib"},
     "png": {"resvg_py": "resvg-py"},
+    "structured": {"llguidance": "llguidance"},
     "hub": {"huggingface_hub": "huggingface_hub"},
 }
 PROJECT = Path(__file__).resolve().parents[1]

@@ -30,14 +30,14 @@ DEFAULT_BLOCK_SIZE = 32
 class PrefixCacheStats:
     """Counters of the prefix cache since the last reset.
 
-    A request counts once, when it gets its first slots. What it finds again after a preemption does not count.
+    A request counts once, when it gets its first slots. Tokens that it finds again after a preemption do not count.
     """
 
     num_queries: int = 0
     num_query_tokens: int = 0
     num_hit_tokens: int = 0
     num_evicted_blocks: int = 0
-    #: Of the last HIT_RATE_WINDOW requests alone.
+    #: The hit rate of only the last HIT_RATE_WINDOW requests.
     recent_hit_rate: float = 0.0
 
     @property
@@ -142,11 +142,23 @@ class KVCacheManager:
         self.block_pool.finish_copies()
         self._num_written.clear()
 
+    def give_back_slots(self, request: Request) -> None:
+        """Give back the slots after the computed tokens of ``request``: those of drafts that turned out wrong.
+
+        Blocks that accepted drafts have filled become findable.
+        """
+        table = self._tables.get(request.request_id, [])
+        num_kept = self._num_blocks_for(request.num_computed_tokens)
+        unused = table[num_kept:]
+        del table[num_kept:]
+        self.block_pool.free_blocks(reversed(unused))
+        self._index.insert(request.all_token_ids, table, request.num_computed_tokens, request.extra_keys)
+
     def free(self, request: Request) -> None:
         """Give the blocks of ``request`` back, last one first: the start of a prompt is worth keeping longest.
 
-        Their content stays findable; with a prefix tree, the half-filled last block too. K/V that a planned step was to
-        write, and now will not, is not findable.
+        Their content stays findable; with a prefix tree, so does the half-filled last block. K/V that a planned step
+        would have written, and now will not write, is not findable.
         """
         table = self._tables.get(request.request_id)
         if table is None:

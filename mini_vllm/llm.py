@@ -16,6 +16,7 @@ from mini_vllm.models.loader import DEFAULT_MODEL
 from mini_vllm.models.prompts import Prompt, as_list
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import Priority, RequestOutput, SamplingParams, Usage, checked_priority
+from mini_vllm.structured.params import StructuredOutputsParams
 
 #: Messages, each with a role and a content, in order.
 Conversation = Sequence[dict[str, str]]
@@ -115,12 +116,14 @@ class LLM:
             return RequestOutput(f"refused-{index}", text, [], [], True, Usage(0, 0), str(error))
 
     def beam_search(self, prompts: Prompt | Sequence[Prompt], beam_width: int = 4, max_tokens: int = 16,
-                    length_penalty: float = 1.0, ignore_eos: bool = False) -> list[list[Beam]]:
+                    length_penalty: float = 1.0, ignore_eos: bool = False,
+                    structured_outputs: StructuredOutputsParams | None = None) -> list[list[Beam]]:
         """Return the ``beam_width`` best continuations of every prompt, best first.
 
         A beam's score is its log-probability divided by ``length ** length_penalty``.
         """
-        return beam_search_all(self.engine, prompts, beam_width, max_tokens, length_penalty, ignore_eos)
+        return beam_search_all(self.engine, prompts, beam_width, max_tokens, length_penalty, ignore_eos,
+                               structured_outputs)
 
 
 def _itself(prompt: Prompt) -> Prompt:

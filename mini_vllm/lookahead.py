@@ -9,8 +9,8 @@ now, and no request joins. So the next step is built and started while its input
                          │  begin 3   │  begin 4   │
 
 If the step that is then planned is the one that was started, its tokens are used. If not, it is dropped: it has written
-K/V only into slots that belong to no computed token, and that are overwritten when that token is computed (``drop``
-zeroes them).
+K/V only into slots whose tokens do not count as computed. These slots are overwritten when the tokens are computed, and
+``drop`` zeroes them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from mini_vllm.model_runner import ModelRunner
 from mini_vllm.request import Request
 from mini_vllm.sampler import Sampler
 from mini_vllm.sampling.row import SamplerRow
-from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.scheduler import Scheduler, SchedulerOutput, drafts_of
 from mini_vllm.sequences import LiveRequests
+from mini_vllm.speculation.speculation import Speculation
 
 
 @dataclass(frozen=True)
 class ChosenTokens:
-    """One token for each of several rows of logits. They may still be being computed."""
+    """One token for each of several rows of logits. They may not be computed yet."""
 
     #: [num_rows]
     token_ids: mx.array
@@ -87,7 +88,7 @@ class StepAhead:
     chosen: ChosenTokens
 
     def is_planned_by(self, plan: SchedulerOutput) -> bool:
-        return (plan.requests == self.requests and not plan.copies
+        return (plan.requests == self.requests and not plan.copies and not drafts_of(plan)
                 and all(num_tokens == 1 for num_tokens in plan.num_scheduled_tokens.values()))
 
 
@@ -95,16 +96,17 @@ class LookAhead:
     """Holds at most one step that was started early, in ``pending``."""
 
     def __init__(self, max_requests: int, max_num_seqs: int, scheduler: Scheduler, kv_cache: KVCacheManager,
-                 runner: ModelRunner, sampler: Sampler, live: LiveRequests) -> None:
+                 runner: ModelRunner, sampler: Sampler, live: LiveRequests, speculation: Speculation) -> None:
         """Create it without a pending step.
 
-        Steps of more than ``max_requests`` are not started early; 0 starts none.
+        Steps of more than ``max_requests`` are not started early; 0 starts none. Steps in which drafts are expected to
+        gain more are not started early either.
         """
         self.max_requests, self.max_num_seqs = max_requests, max_num_seqs
         self._scheduler, self._kv_cache, self._live = scheduler, kv_cache, live
-        self._runner, self._sampler = runner, sampler
+        self._runner, self._sampler, self._speculation = runner, sampler, speculation
         self.pending: StepAhead | None = None
-        #: Steps that were started in vain: another one was planned, or the device raised an error.
+        #: Started steps that were not used: another step was planned, or the device raised an error.
         self.num_dropped = 0
 
     def begin_next(self, requests: list[Request], chosen: ChosenTokens) -> None:
@@ -120,7 +122,8 @@ class LookAhead:
     def _is_likely(self, staying: list[Request]) -> bool:
         """Check whether at least one request continues and no waiting request could be admitted."""
         has_seat = sum(request.num_sequences for request in staying) < self.max_num_seqs
-        return bool(staying) and not (has_seat and self._scheduler.waiting)
+        return (bool(staying) and not (has_seat and self._scheduler.waiting)
+                and not self._speculation.beats_lookahead(staying))
 
     def _begin(self, requests: list[Request], token_ids: mx.array) -> None:
         """Allocate a slot for each of ``requests``, and start the step if all have one and no block must be copied.
@@ -141,6 +144,10 @@ class LookAhead:
             self.num_dropped += 1
             return
         self.pending = StepAhead(list(requests), block_tables, context_lens, following)
+
+    def has_started(self, plan: SchedulerOutput) -> bool:
+        """Check whether ``plan`` is the step that was started."""
+        return self.pending is not None and self.pending.is_planned_by(plan)
 
     def take(self, plan: SchedulerOutput) -> ChosenTokens | None:
         """Return the tokens of ``plan`` if it is the step that was started.

@@ -60,7 +60,8 @@ class ModelRunner:
                  attention: type | Callable[..., mx.array] = FastAttention) -> None:
         """Create the K/V arrays.
 
-        ``attention`` is a function called like ``attention.paged_attention``, or a class whose instance is.
+        ``attention`` is a function with the parameters of ``attention.paged_attention``, or a class whose instances can
+        be called with these parameters.
         """
         config = model.config
         self.model = model

@@ -32,8 +32,8 @@ from typing import NamedTuple
 from mini_vllm.block_pool import BlockHash, BlockPool, ExtraKeys, KVCacheBlock
 from mini_vllm.caching.block_index import BlockIndex, key_of
 
-#: Among children that share equally much, the oldest of at most this many is taken. The number is the default limit on
-#: running sequences.
+#: Among children that share the same number of tokens, the oldest of at most this many is taken. The number is the
+#: default limit on running sequences.
 MAX_EQUALS = 64
 
 
@@ -104,9 +104,10 @@ class PrefixTree(BlockIndex):
                        extra_keys: ExtraKeys) -> tuple[KVCacheBlock | None, int]:
         """Return the child of ``parent`` that shares the most tokens with ``rest``, and how many it shares.
 
-        Among equals the oldest is taken: a block that the current step has yet to write cannot be copied. If one of
-        them has no further tokens, so that it may be extended without a copy, it is the oldest, because a tail is not
-        inserted once another child begins with it.
+        If several children share equally many tokens, the oldest is taken, because a block that the current step has
+        yet to write cannot be copied. If one of these children contains only the shared tokens, a request may even
+        extend it without a copy. Such a child is always the oldest of them: a tail is not inserted if another child
+        already begins with it.
         """
         rest, siblings = tuple(rest), self._children.get(_place(parent, extra_keys), [])
         while True:

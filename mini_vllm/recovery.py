@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from mini_vllm.attention import PagedKVCache
+import numpy as np
+
+from mini_vllm.attention import PagedKVCache, slot_mapping, token_positions
 from mini_vllm.engine_room.executor import StepResult
 from mini_vllm.engine_room.frame import discard_blocks
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.lookahead import LookAhead
 from mini_vllm.request import Request, RequestStatus
-from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.scheduler import Scheduler, SchedulerOutput, drafts_of
 
 Compute = Callable[[SchedulerOutput], StepResult]
 
@@ -33,6 +35,8 @@ class Recovery:
     def __init__(self, scheduler: Scheduler, kv_cache: KVCacheManager, cache: PagedKVCache, lookahead: LookAhead
                  ) -> None:
         self.scheduler, self.kv_cache, self.cache, self.lookahead = scheduler, kv_cache, cache, lookahead
+        #: Requests that the scheduler ended in a step that was undone: their ends have not been reported.
+        self.unreported: list[Request] = []
 
     def compute(self, plan: SchedulerOutput, compute: Compute) -> StepResult:
         """Run ``compute(plan)``. If it fails, compute each request alone.
@@ -54,17 +58,19 @@ class Recovery:
     def compute_apart(self, plan: SchedulerOutput, error: Exception, compute: Compute) -> StepResult:
         """Compute the requests of a step that raised ``error`` one by one, in the order of admission.
 
-        In that order, a request that shares a block follows the request that was to write it in this step.
+        In that order, a request that shares a block follows the request that was to write it in this step. Drafts are
+        not computed again: a wrong guess may be what failed.
         """
         result = StepResult()
         misled: list[Request] = []
         unwritten: set[int] = set()
         self.cache.copy_blocks(plan.copies)
+        self._clear_drafts(plan)
         for request in sorted(plan.requests, key=self.scheduler.running.index):
             num_new = plan.num_scheduled_tokens[request.request_id]
             if unwritten.intersection(self.kv_cache.get_block_ids(request.request_id)):
                 misled.append(request)
-            elif len(plan.requests) == 1:
+            elif len(plan.requests) == 1 and not drafts_of(plan):
                 result.errors[request.request_id] = error
             else:
                 try:
@@ -80,8 +86,24 @@ class Recovery:
         plan.preempted.extend(misled)
         return result
 
+    def _clear_drafts(self, plan: SchedulerOutput) -> None:
+        """Clear the slots after the contexts, in which a failed step may have left NaN for a guess."""
+        drafts = drafts_of(plan)
+        drafting = [request for request in plan.requests if request.request_id in drafts]
+        if drafting:
+            lengths = [len(drafts[request.request_id]) for request in drafting]
+            context_lens = [request.num_computed_tokens + length for request, length in zip(drafting, lengths)]
+            starts = [0, *np.cumsum(lengths).tolist()]
+            tables = [self.kv_cache.get_block_ids(request.request_id) for request in drafting]
+            self.cache.clear_slots(slot_mapping(tables, token_positions(context_lens, starts), starts,
+                                                self.kv_cache.block_size))
+
     def undo(self, plan: SchedulerOutput) -> None:
-        """Undo an interrupted step or ``compute_apart``: its tokens do not count, and its requests are preempted."""
+        """Undo an interrupted step or ``compute_apart``: its tokens do not count, and its requests are preempted.
+
+        Requests that had outgrown the pool have ended all the same; the next step reports them.
+        """
+        self.unreported += plan.finished
         unwritten = {destination for _, destination in plan.copies}
         running = [request for request in plan.requests if request.status is RequestStatus.RUNNING]
         for request in running:

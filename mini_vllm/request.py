@@ -8,9 +8,10 @@ from __future__ import annotations
 import enum
 import numbers
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 from mini_vllm.checks import (
+    an_instance,
     flag,
     is_hashable,
     is_number,
@@ -21,6 +22,10 @@ from mini_vllm.checks import (
     whole_number,
     whole_number_or_none,
 )
+from mini_vllm.structured.params import StructuredOutputsParams
+
+NO_END = "ignore_eos is True, must be False with structured_outputs: an output that matches must be able to end"
+STRUCTURED_FIELDS = tuple(each.name for each in fields(StructuredOutputsParams))
 
 
 class Priority(enum.IntEnum):
@@ -97,7 +102,7 @@ class SamplingParams:
     bad_words: str | Sequence[str] | None = None
     #: The same seed gives the same tokens, whatever else is in the batch. None: a different text each time.
     seed: int | None = None
-    #: How many of the likeliest tokens to report with their log-probability, besides the chosen one.
+    #: How many of the likeliest tokens to report with their log-probability, in addition to the chosen one.
     logprobs: int | None = None
     #: The same for every prompt token except the first. The whole prompt is computed for it, bypassing the cache.
     prompt_logprobs: int | None = None
@@ -111,6 +116,8 @@ class SamplingParams:
     skip_special_tokens: bool = True
     #: How many continuations of the prompt to generate.
     n: int = 1
+    #: What the output must match: one of several texts, a regular expression, a JSON schema or a grammar.
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         """Check every field by name, and convert it to the type that the engine relies on."""
@@ -142,12 +149,27 @@ class SamplingParams:
             if not allowed:
                 raise refusal("allowed_token_ids", self.allowed_token_ids, "None or a list of at least 1 token id")
             checked["allowed_token_ids"] = allowed
+        if self.structured_outputs is not None:
+            checked["structured_outputs"] = _checked_structure(self.structured_outputs)
+            if self.ignore_eos:
+                raise ValueError(NO_END)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
 
+def _checked_structure(value: object) -> StructuredOutputsParams:
+    """Return the parameters, given them or a mapping of their fields."""
+    if isinstance(value, Mapping):
+        unknown = next((name for name in value if name not in STRUCTURED_FIELDS), None)
+        if unknown is not None:
+            raise ValueError(f"structured_outputs has the field {unknown!r}, must have one of "
+                             f"{', '.join(STRUCTURED_FIELDS)}")
+        return StructuredOutputsParams(**value)
+    return an_instance("structured_outputs", value, StructuredOutputsParams)
+
+
 def _different(name: str, value: object) -> tuple[int, ...]:
-    """Return distinct token ids: there are no more of them than the vocabulary has."""
+    """Return the distinct token ids, at most as many as the vocabulary has."""
     return tuple(dict.fromkeys(token_ids(name, value)))
 
 
@@ -171,12 +193,21 @@ class PromptTokensDetails:
 
 
 @dataclass(frozen=True)
+class CompletionTokensDetails:
+    """Drafted tokens that were right, and those that were wrong."""
+
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
+@dataclass(frozen=True)
 class Usage:
     """Token counts of a request, with the field names of the OpenAI API."""
 
     prompt_tokens: int
     completion_tokens: int
     prompt_tokens_details: PromptTokensDetails = PromptTokensDetails()
+    completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
 
     @property
     def total_tokens(self) -> int:
@@ -302,8 +333,8 @@ class Request:
         #: Requests share cached blocks only if these agree: for example, a tenant's salt.
         self.extra_keys = extra_keys
         self.status = RequestStatus.WAITING
-        #: Tokens whose K/V is in the cache. From the planning of a step on, the tokens that it is going to write count
-        #: too. Only the scheduler advances it.
+        #: Tokens whose K/V is in the cache. When a step is planned, the tokens that it will write
+        #: already count. Only the scheduler advances it.
         self.num_computed_tokens = 0
         #: Prompt tokens that were found in the cache instead of being computed.
         self.num_cached_tokens = 0
@@ -311,6 +342,9 @@ class Request:
         self.num_preemptions = 0
         #: The number of sequences: the request is forked into that many once its prompt has been computed.
         self.num_sequences = 1
+        #: Tokens that were guessed and checked by the model, and those of them that were right; see ``speculation``.
+        self.num_drafted_tokens = 0
+        self.num_accepted_tokens = 0
         self.output_token_ids: list[int] = []
         self.all_token_ids = list(prompt_token_ids)
 

@@ -44,7 +44,7 @@ class PriorityQueueWithAging:
     def __init__(self, aging_rate: float = DEFAULT_AGING_RATE, clock: Callable[[], float] = time.monotonic) -> None:
         """Create an empty queue. ``clock`` returns seconds; tests pass their own, so that they need not sleep."""
         if isinstance(aging_rate, bool) or not isinstance(aging_rate, (int, float)) or not 0 <= aging_rate < math.inf:
-            raise ValueError(f"aging_rate is {aging_rate!r}, must be priority levels a second, 0 or more and finite")
+            raise ValueError(f"aging_rate is {aging_rate!r}, must be priority levels per second, 0 or more and finite")
         self.aging_rate = aging_rate
         self.clock = clock
         #: (*order, ticket, request id). An entry whose ticket is no longer in ``_waiting`` is dead.
@@ -106,7 +106,7 @@ class PriorityQueueWithAging:
         Raise ValueError for a request that has never been in a queue, and so has no arrival time.
         """
         if request.arrival_time is None:
-            raise ValueError(f"request {request.request_id!r} has no arrival time: put it in before it can come back")
+            raise ValueError(f"request {request.request_id!r} has no arrival time: it has never been in a queue")
         return request.priority + request.arrival_time * self.aging_rate, request.arrival_time
 
     def __len__(self) -> int:

@@ -98,7 +98,7 @@ def _draw_by_temperature(logits: mx.array, keys: mx.array, temperature: mx.array
 
 
 def gumbel_noise(keys: mx.array, vocab_size: int) -> mx.array:
-    """Return Gumbel noise [num_rows, vocab_size], each row from its own of ``keys`` [num_rows, 2].
+    """Return Gumbel noise [num_rows, vocab_size]. Row i is drawn with row i of ``keys`` [num_rows, 2].
 
     MLX's generator is counter-based, without state: number i of a key is a function of the key and i.
     """

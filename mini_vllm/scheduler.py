@@ -8,14 +8,15 @@ The rules, all of them:
  2. **Running before waiting.** Running requests come first; among them those with one token to go, so that no decoding
     request waits for another's prompt. Otherwise they are in the order in which they were admitted.
  3. **Chunks.** A request is given all its uncomputed tokens, or what the budget leaves. So a long prompt is computed in
-    chunks, in the same steps in which other requests decode. Every request waits for the whole step. So while others
-    decode, a prompt that is the only one, running or waiting, gets at most ``max_num_chunk_tokens`` per step. This
-    limit shrinks as the prompt is computed, because each token attends to all before it: to half after 1024 tokens,
-    and to no less than a quarter. If another prompt is unfinished too, the limit does not apply.
+    chunks, in the same steps in which other requests decode. Every request waits for the whole step. So if other
+    requests decode and only one prompt, running or waiting, is unfinished, this prompt gets at most
+    ``max_num_chunk_tokens`` per step. The limit shrinks as the prompt is computed, because each token attends to all
+    before it: to half after 1024 tokens, and to no less than a quarter. If another prompt is also unfinished, the
+    limit does not apply.
  4. **Admission** follows the order of the queue, and no request is passed over. The first request in the queue is
     admitted if budget is left (then all running requests have what they need), if there are seats for all its
-    sequences, and if there are blocks for *all* its tokens, not just the first chunk, besides the watermark: a few
-    blocks kept free for running requests to grow into. When no request is running there is no watermark.
+    sequences, and if there are blocks for *all* its tokens, not just the first chunk, in addition to the watermark: a
+    few blocks kept free for running requests to grow into. When no request is running there is no watermark.
  5. **Preemption.** If a running request needs a block and none is free, the running request that would be served last
     is preempted (``waiting.order``: priority and age together; among equals the one admitted last). It may be the
     request that needs the block. It loses its blocks and keeps its output, none of its tokens count as computed, and
@@ -61,6 +62,14 @@ class SchedulerOutput:
     preempted: list[Request] = field(default_factory=list)
     #: Requests that outgrew the pool. The scheduler has already removed them.
     finished: list[Request] = field(default_factory=list)
+    #: Request id → guesses for its next tokens, computed and checked in the same step; see ``speculation``. They are
+    #: not in ``num_scheduled_tokens``, and not yet tokens of the request.
+    drafts: dict[str, list[int]] = field(default_factory=dict)
+
+
+def drafts_of(plan: SchedulerOutput) -> dict[str, list[int]]:
+    """Return the drafts of a plan. The plan of a simpler scheduler has none, and no field for them."""
+    return getattr(plan, "drafts", None) or {}
 
 
 @dataclass
@@ -104,9 +113,9 @@ class Scheduler:
                 raise ValueError(f"{name} is {value!r}, must be a whole number, at least 1")
         if max_num_batched_tokens < max_num_seqs:
             raise ValueError(f"max_num_batched_tokens is {max_num_batched_tokens}, must be at least max_num_seqs "
-                             f"({max_num_seqs}): each running request computes a token a step")
+                             f"({max_num_seqs}): each running request computes a token per step")
         if not 0 <= watermark < 1:
-            raise ValueError(f"watermark is {watermark}, must be a part of the pool, from 0 to below 1")
+            raise ValueError(f"watermark is {watermark}, must be a fraction of the pool, at least 0 and below 1")
         self.kv_cache = kv_cache
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -193,7 +202,7 @@ class Scheduler:
     def _max_chunk(self) -> int | None:
         """Return ``max_num_chunk_tokens`` if rule 3 limits the chunks of this step; else None.
 
-        It does if a request decodes and exactly one other, running or waiting, does not.
+        The rule applies if a request decodes and exactly one other request, running or waiting, does not.
         """
         num_decoding = sum(request.num_tokens - request.num_computed_tokens == 1 for request in self.running)
         is_only_prompt = len(self.running) - num_decoding + len(self.waiting) == 1
@@ -311,7 +320,7 @@ class Scheduler:
         request.status = RequestStatus.RUNNING
 
     def _has_room(self, request: Request, hits: list[KVCacheBlock], num_cached: int) -> bool:
-        """Check whether *all* tokens of ``request`` fit, besides the blocks set aside.
+        """Check whether *all* tokens of ``request`` fit, in addition to the blocks set aside.
 
         A hit in the free queue is about to leave it, so it does not count as free. Running requests need no room for
         their current tokens: while budget is left, they already have their slots.

@@ -13,6 +13,7 @@ from mini_vllm.models.detokenizer import StreamingDetokenizer
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import (
     CompletionOutput,
+    CompletionTokensDetails,
     Logprob,
     PromptTokensDetails,
     Request,
@@ -25,6 +26,7 @@ from mini_vllm.request import (
 from mini_vllm.sampling.bad_words import BadWords
 from mini_vllm.sampling.row import SamplerRow, make_key
 from mini_vllm.stopping import StopChecker
+from mini_vllm.structured.compiler import Cursor
 
 #: The finish reasons of an output that ended normally.
 STATUS_OF = {"stop": RequestStatus.FINISHED_STOPPED, "length": RequestStatus.FINISHED_LENGTH}
@@ -34,14 +36,14 @@ class SequenceState:
     """One continuation of a prompt: the scheduler's request, and the text of its tokens."""
 
     def __init__(self, request: Request, index: int, tokenizer: Tokenizer,
-                 bad_words: Sequence[tuple[int, ...]] | BadWords = ()) -> None:
+                 bad_words: Sequence[tuple[int, ...]] | BadWords = (), cursor: Cursor | None = None) -> None:
         params, eos_token_ids = request.sampling_params, tokenizer.eos_token_ids
         self.request = request
         self.output = CompletionOutput(index, "", request.output_token_ids,
                                        logprobs=None if params.logprobs is None else [],
                                        cumulative_logprob=None if params.logprobs is None else 0.0)
         self.row = SamplerRow(params, request.prompt_token_ids, request.output_token_ids, eos_token_ids,
-                              make_key(params.seed, index), bad_words)
+                              make_key(params.seed, index), bad_words, cursor)
         self._tokenizer = tokenizer
         self._detokenizer = StreamingDetokenizer(tokenizer, params.skip_special_tokens)
         self._stopping = StopChecker(params, eos_token_ids)
@@ -58,7 +60,19 @@ class SequenceState:
             output.cumulative_logprob += logprob.logprob
         new_text = self._detokenizer.add(token_id)
         self.output.text += self._stopping.add(token_id, new_text, len(self.request.output_token_ids))
-        return self._stopping.finish_reason
+        if self.row.cursor is None:
+            return self._stopping.finish_reason
+        return self._stopping.finish_reason if self._follow_grammar(token_id) else "stop"
+
+    def _follow_grammar(self, token_id: int) -> bool:
+        """Move on in the grammar. Return False if the output matches and nothing can follow: that ends it.
+
+        Before ``min_tokens`` it does not end; the next step then finds that no token is left.
+        """
+        assert self.row.cursor is not None
+        self.row.cursor = self.row.cursor.after_output(token_id)
+        is_long_enough = len(self.request.output_token_ids) >= self.request.sampling_params.min_tokens
+        return not (is_long_enough and self.row.cursor.is_complete)
 
     def end(self, reason: str) -> None:
         """End the output: show the text held back, unless a stop cut it off."""
@@ -118,8 +132,11 @@ class SequenceGroup:
 
     def to_output(self) -> RequestOutput:
         outputs = [sequence.output for sequence in self.sequences]
+        num_accepted = sum(sequence.request.num_accepted_tokens for sequence in self.sequences)
+        num_drafted = sum(sequence.request.num_drafted_tokens for sequence in self.sequences)
         usage = Usage(len(self.prompt_token_ids), sum(len(output.token_ids) for output in outputs),
-                      PromptTokensDetails(self.leader.num_cached_tokens))
+                      PromptTokensDetails(self.leader.num_cached_tokens),
+                      CompletionTokensDetails(num_accepted, num_drafted - num_accepted))
         finished = all(output.finish_reason is not None for output in outputs)
         return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs, finished, usage, self.error,
                              self.prompt_logprobs, self.timings)
@@ -150,3 +167,7 @@ class LiveRequests:
 
     def sequence(self, sequence_id: str) -> SequenceState:
         return self._sequences[sequence_id][1]
+
+    def find(self, sequence_id: str) -> SequenceState | None:
+        """Return the sequence with this id; None if there is none."""
+        return self._sequences.get(sequence_id, (None, None))[1]

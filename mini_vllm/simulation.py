@@ -82,8 +82,8 @@ class FakeModel:
     def _write(self, request: Request, table: list[int], num_new_tokens: int) -> None:
         end = request.num_computed_tokens
         if end > len(table) * self.block_size:
-            raise RuntimeError(f"request {request.request_id!r} is to have {end} tokens computed, but its block "
-                               f"table {table} has {len(table) * self.block_size} slots")
+            raise RuntimeError(f"request {request.request_id!r} needs slots for {end} tokens, but its block table "
+                               f"{table} has {len(table) * self.block_size}")
         for position in range(end - num_new_tokens, end):
             self._slots[self._slot(table, position)] = request.all_token_ids[position]
 
@@ -120,7 +120,7 @@ class Step:
 
 @dataclass
 class Timeline:
-    """All steps of a simulation. Printed, it is a picture."""
+    """All steps of a simulation. ``print`` shows them as a picture."""
 
     steps: list[Step] = field(default_factory=list)
     request_ids: list[str] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Timeline:
         totals = [sum(step.num_scheduled_tokens.values()) for step in shown]
         lines.append("sum".ljust(label) + "".join(f"{total:>{width}}" for total in totals))
         num_left_out = len(self.steps) - first_step - len(shown)
-        return "\n".join(lines) + (f"\n… and {num_left_out} steps more" if num_left_out else "")
+        return "\n".join(lines) + (f"\n… and {num_left_out} more steps" if num_left_out else "")
 
 
 def _cell(step: Step, name: str) -> str:

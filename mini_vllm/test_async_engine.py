@@ -145,7 +145,7 @@ def test_a_full_engine_is_busy_and_says_so(folder):
         async with make(folder, max_num_requests=2) as engine:
             held = [engine.generate("hello", LONG) for _ in range(2)]
             await asyncio.gather(*(anext(stream) for stream in held))
-            with pytest.raises(EngineBusyError, match="busy: 2 requests are running or waiting, the bound is 2"):
+            with pytest.raises(EngineBusyError, match="busy: 2 requests are running or waiting, the limit is 2"):
                 await last(engine, "one too many")
             await held[0].aclose()
             await engine.call(lambda engine: None)  # now the abort has been processed

@@ -356,8 +356,8 @@ def test_the_doctor_says_what_is_wrong_with_a_blas_that_was_asked_for(path, befo
     process = run_python(before + DOCTOR, MINI_VLLM_BLAS=path)
     assert (process.returncode, process.stderr) == (1, "")
     first, second, *rows = process.stdout.splitlines()
-    assert first.startswith(f"wrong       MINI_VLLM_BLAS is {path!r}, which cannot serve: ") and told in first
-    assert second == "            The rest is as it would be without it."
+    assert first.startswith(f"wrong       MINI_VLLM_BLAS is {path!r}, which cannot be used: ") and told in first
+    assert second == "            The rest of this report describes the machine without that setting."
     found = report()
     assert f"BLAS        {found['name']}: {found['note']}" in rows
     assert rows[-1].startswith("what to do  unset MINI_VLLM_BLAS")
@@ -404,12 +404,12 @@ def test_the_doctor_gives_its_advice_in_one_unfolded_line(monkeypatch, hardly_me
 
 
 @pytest.mark.parametrize("blas, expected", [
-    (BlasInfo("reference", None, backend.NOT_FOUND), ["for faster products", "libopenblas0-pthread"]),
+    (BlasInfo("reference", None, backend.NOT_FOUND), ["for faster matrix products", "libopenblas0-pthread"]),
     (BlasInfo("reference", None, backend.SWITCHED_OFF), ["unset MINI_VLLM_BLAS"]),
     (BlasInfo("reference", None, backend.LEFT_PLAIN), ["unset MINI_VLLM_PLAIN"]),
     (BlasInfo("reference", None, backend.TOO_LATE), ["before mlx.core"]),
-    (BlasInfo("nvpl", "/a/b.so", "package nvpl-blas"), ["nothing to do"]),
-    (BlasInfo("metal", None, "none needed"), ["nothing to do"]),
+    (BlasInfo("nvpl", "/a/b.so", "package nvpl-blas"), ["nothing"]),
+    (BlasInfo("metal", None, "none needed"), ["nothing"]),
 ])
 def test_the_advice_is_one_line_that_fits_the_cause(blas, expected):
     line = doctor.advice(blas)
@@ -424,10 +424,14 @@ def test_a_blas_that_multiplies_wrongly_is_found(monkeypatch, hardly_measured):
 
 
 @pytest.mark.parametrize("says, tokens_ms, weights_ms, expected", [
-    ("tokens", 1.2, 1.0, "the table of products fits: at most 1.20 times off"),
-    ("tokens", 1.0, 2.0, "the table of products fits: at most 1.00 times off"),
-    ("tokens", 2.0, 1.0, "the table of products is 2.00 times off here: 16 rows, 576→960, tokens first"),
-    ("weights", 1.0, 1.4, "the table of products is 1.40 times off here: 16 rows, 576→960, weights first"),
+    ("tokens", 1.2, 1.0, "the table of product orders fits this machine: its choices take at most 1.20 times as long "
+                         "as the fastest"),
+    ("tokens", 1.0, 2.0, "the table of product orders fits this machine: its choices take at most 1.00 times as long "
+                         "as the fastest"),
+    ("tokens", 2.0, 1.0, "the table of product orders does not fit this machine: its choice takes 2.00 times as "
+                         "long as the other order (16 rows, 576→960, tokens first)"),
+    ("weights", 1.0, 1.4, "the table of product orders does not fit this machine: its choice takes 1.40 times as "
+                          "long as the other order (16 rows, 576→960, weights first)"),
 ])
 def test_a_table_of_products_that_does_not_fit_is_told(monkeypatch, says, tokens_ms, weights_ms, expected):
     monkeypatch.setattr(orders.tuning, "weights_first_is_faster", lambda *_: says == "weights")

@@ -124,7 +124,7 @@ def test_append_n_keeps_the_order_and_is_all_or_nothing():
     taken = queue.popleft_n(2)
     with pytest.raises(RuntimeError, match="block 3"):
         queue.append_n([*taken, blocks[3]])
-    with pytest.raises(RuntimeError, match="comes twice"):
+    with pytest.raises(RuntimeError, match="appears twice"):
         queue.append_n([taken[0], taken[0]])
     assert ids(queue.get_all_free_blocks()) == [3] and queue.num_free_blocks == 1
     queue.append_n(taken[::-1])
@@ -501,7 +501,7 @@ def test_a_pending_copy_is_no_owner_when_its_block_is_forked():
 @pytest.mark.parametrize("damage, complaint", [
     (lambda pool: setattr(pool.blocks[2], "ref_cnt", 1), "disagree"),
     (lambda pool: setattr(pool.blocks[1], "ref_cnt", 0), "disagree"),
-    (lambda pool: setattr(pool.blocks[3], "prev_free", pool.blocks[1]), "torn after"),
+    (lambda pool: setattr(pool.blocks[3], "prev_free", pool.blocks[1]), "broken after"),
     (lambda pool: setattr(pool.free_block_queue, "num_free_blocks", 7), "counted"),
     (lambda pool: setattr(pool.blocks[1], "block_hash", None), "indexed under"),
     (lambda pool: setattr(pool.blocks[2], "block_hash", 5), "not indexed"),
@@ -509,11 +509,11 @@ def test_a_pending_copy_is_no_owner_when_its_block_is_forked():
     (lambda pool: pool._cached.__setitem__(9, {}), "empty entry"),
     (lambda pool: pool._cached.__setitem__(9, {1: pool.blocks[1]}), "indexed under 9"),
     (lambda pool: pool.free_block_queue.append(pool.blocks[1]), "disagree"),
-    (lambda pool: setattr(pool.blocks[2].next_free, "next_free", None), "torn after"),
+    (lambda pool: setattr(pool.blocks[2].next_free, "next_free", None), "broken after"),
     (lambda pool: setattr(pool.blocks[0], "is_null", False), "null block"),
     (lambda pool: pool.pending_copies.append((pool.blocks[2], pool.blocks[1])), "pending copy"),
-    (lambda pool: setattr(pool.blocks[1], "pool", None), "not a block to give out"),
-    (lambda pool: setattr(pool.blocks[1], "is_null", True), "not a block to give out"),
+    (lambda pool: setattr(pool.blocks[1], "pool", None), "not a block that can be allocated"),
+    (lambda pool: setattr(pool.blocks[1], "is_null", True), "not a block that can be allocated"),
     (lambda pool: setattr(pool.blocks[1], "ref_cnt", -1), "impossible state"),
     (lambda pool: setattr(pool.blocks[1], "next_free", pool.blocks[3]), "impossible state"),
     (lambda pool: pool._cached[77].__setitem__(2, pool.blocks[1]), "indexed under 77"),

@@ -104,6 +104,7 @@ def test_a_batch_gives_what_each_request_gives_alone(loaded, alone, count, setti
     assert [together[f"r{i}"].token_ids for i in range(count)] == alone[:count]
 
 
+@pytest.mark.without_drafts("looks at look-ahead, which drafts replace")
 def test_a_first_token_does_not_wait_for_the_step_after_it(loaded):
     engine, (prompt,) = make_engine(loaded), random_prompts(1, seed=5)
     for name in ("computed", "found"):  # the second time one token is left to compute
@@ -116,6 +117,7 @@ def test_a_first_token_does_not_wait_for_the_step_after_it(loaded):
         assert len(output.token_ids) == 6
 
 
+@pytest.mark.without_drafts("looks at look-ahead, which drafts replace")
 def test_who_waits_without_a_seat_does_not_hinder_looking_ahead(loaded):
     prompts = random_prompts(3, seed=6)
     params = SamplingParams(max_tokens=9, temperature=0, ignore_eos=True)
@@ -132,6 +134,7 @@ def test_who_waits_without_a_seat_does_not_hinder_looking_ahead(loaded):
     assert [results[name].token_ids for name in ids] == alone
 
 
+@pytest.mark.without_drafts("looks at look-ahead, which drafts replace")
 @pytest.mark.parametrize("drawing", [dict(temperature=0), dict(temperature=0.9, seed=3),
                                      dict(temperature=1.0, top_p=0.8, top_k=50, seed=4)], ids=str)
 def test_looking_ahead_changes_nothing(loaded, drawing):
@@ -205,6 +208,7 @@ def test_n_continuations_differ_and_repeat_with_the_seed(loaded):
 # ---- outputs
 
 
+@pytest.mark.without_drafts("counts steps")
 def test_the_output_streams_and_adds_up(loaded):
     engine = make_engine(loaded)
     engine.add_request("hello", SamplingParams(max_tokens=20, temperature=0, ignore_eos=True), "r")
@@ -257,6 +261,7 @@ def test_the_context_limits_the_output(loaded):
     assert (output.finish_reason, len(output.token_ids)) == ("length", 5)
 
 
+@pytest.mark.without_drafts("counts steps")
 def test_a_long_prompt_is_computed_in_chunks(loaded):
     prompt = random_prompts(1, seed=9)[0] * 5
     whole = make_llm(loaded).generate([prompt], GREEDY)[0]
@@ -460,6 +465,7 @@ def test_a_beam_search_over_nan_says_so_and_leaves_none(shallow):
     assert output.usage.prompt_tokens_details.cached_tokens == 0 and output.error is None
 
 
+@pytest.mark.without_drafts("looks at look-ahead, which drafts replace")
 @pytest.mark.parametrize("how", ["stops", "is aborted", "is preempted"])
 def test_a_look_ahead_that_was_wrong_leaves_no_nan(shallow, how):
     """Let a token be the last one after the next step was begun: what that step wrote must not stay."""
@@ -506,6 +512,7 @@ class BrokenEmbedding(nn.Embedding):
         return mx.where((token_ids == self.broken)[:, None], mx.nan, super().__call__(token_ids))
 
 
+@pytest.mark.without_drafts("makes steps of one token fail; steps with drafts have more")
 @pytest.mark.parametrize("poison_at", [0, 3])
 def test_a_poisoned_request_fails_alone(loaded, monkeypatch, poison_at):
     """Compute the others of its batch separately; they, and a request that shares its prefix, give what each gives
@@ -558,11 +565,12 @@ def test_a_request_that_leaves_itself_no_token_fails_alone_and_no_step_is_comput
     dict(min_tokens=1, stop_token_ids=range(300))], ids=str)
 def test_parameters_that_leave_no_first_token_are_refused_at_once(loaded, params):
     engine = make_engine(loaded)
-    with pytest.raises(ValueError, match="^allowed_token_ids, bad_words, .* leave no token to come next$"):
+    with pytest.raises(ValueError, match="^allowed_token_ids, bad_words, .* leave no possible next token$"):
         engine.add_request("hello", SamplingParams(max_tokens=9, **params))
     assert not engine.has_unfinished_requests()
 
 
+@pytest.mark.without_drafts("makes the step with a context of 9 tokens fail; drafts may jump over it")
 def test_when_one_sample_fails_tokens_text_and_logprobs_of_the_others_agree(loaded, monkeypatch):
     """Check the token that the others got in the same step: it counts in all three or in none."""
     params = SamplingParams(max_tokens=9, temperature=1.0, seed=5, n=3, ignore_eos=True, logprobs=1)
@@ -587,6 +595,7 @@ def test_when_one_sample_fails_tokens_text_and_logprobs_of_the_others_agree(load
         assert each.text == loaded.tokenizer.decode(each.token_ids)
 
 
+@pytest.mark.without_drafts("interrupts a method that steps with drafts do not call")
 @pytest.mark.parametrize("lookahead", [True, False])
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
 def test_ctrl_c_in_a_step_leaves_nothing_that_was_not_computed(loaded, monkeypatch, at, lookahead):
@@ -608,6 +617,32 @@ def test_ctrl_c_in_a_step_leaves_nothing_that_was_not_computed(loaded, monkeypat
     assert llm.engine.kv_cache.block_pool.get_usage() == 0.0
     longer = prompt + wanted[:5]
     assert llm.generate([longer], GREEDY)[0].token_ids == fresh.generate([longer], GREEDY)[0].token_ids
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_ctrl_c_in_the_step_that_ends_an_outgrown_request_does_not_lose_its_end(loaded, monkeypatch, leaves):
+    engine = make_engine(loaded, block_size=1, num_blocks=12)
+    engine.add_request(list(range(8)), GREEDY, "grows")
+    engine.step()
+    schedule = engine.scheduler.schedule
+
+    def interrupted():
+        plan = schedule()
+        if plan.finished:
+            monkeypatch.setattr(engine.speculation, "extend", lambda *rest: (_ for _ in ()).throw(KeyboardInterrupt))
+        return plan
+
+    monkeypatch.setattr(engine.scheduler, "schedule", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        while engine.has_unfinished_requests():
+            engine.step()
+    monkeypatch.undo()
+    if leaves:
+        assert engine.abort_request("grows").finish_reason == "abort"
+        assert engine.step() == []
+        return
+    (output,) = engine.step()
+    assert output.finish_reason == "kv_cache_full" and output.error is None and not engine.has_unfinished_requests()
 
 
 @pytest.mark.parametrize("at", range(2, 9))
@@ -700,6 +735,7 @@ def test_a_look_ahead_that_computes_nan_leaves_none_behind(shallow, how):
     assert not has_nan_in_reach(engine)
 
 
+@pytest.mark.without_drafts("looks at look-ahead, which drafts replace")
 def test_a_look_ahead_that_the_device_refuses_harms_nobody_and_is_counted(loaded, monkeypatch):
     def refuse(*_):
         raise RuntimeError("[malloc] Unable to allocate 4096 bytes")
@@ -712,6 +748,7 @@ def test_a_look_ahead_that_the_device_refuses_harms_nobody_and_is_counted(loaded
     assert engine.lookahead.num_dropped > 0
 
 
+@pytest.mark.without_drafts("looks at look-ahead, which drafts replace")
 def test_a_bug_in_a_look_ahead_is_not_hidden(loaded, monkeypatch):
     """Raise it: otherwise it would show only as slowness."""
     engine = make_engine(loaded)
@@ -816,6 +853,7 @@ def test_a_progress_bar_changes_nothing(loaded, capsys):
     assert len(make_llm(loaded).generate(["a", "b"], GREEDY, use_progress=True)) == 2
 
 
+@pytest.mark.without_drafts("counts steps")
 def test_the_progress_bar_counts_every_sample_when_it_finishes(loaded, monkeypatch):
     """Count 12 outputs for 3 prompts with n = 4, a rejected prompt included; each sample moves the bar in the step in
     which it ends."""

@@ -309,7 +309,7 @@ def test_a_stale_hit_is_refused():
     hits, _ = manager.get_computed_blocks(b)
     admit(manager, Request("thief", prompt(12, 100)))
     before = full_snapshot(manager)
-    with pytest.raises(RuntimeError, match="block 1 does not hold its tokens 0 to 3 .*given to someone else"):
+    with pytest.raises(RuntimeError, match="block 1 does not hold its tokens 0 to 3; .*given to another request"):
         manager.allocate_slots(b, 1, hits)
     assert full_snapshot(manager) == before
 

@@ -32,7 +32,9 @@ def test_usage_reads_as_attributes_and_as_json():
     usage = Usage(10, 5)
     assert usage.prompt_tokens_details.cached_tokens == 0 and usage["total_tokens"] == 15
     assert usage.to_dict() == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15,
-                               "prompt_tokens_details": {"cached_tokens": 0}}
+                               "prompt_tokens_details": {"cached_tokens": 0},
+                               "completion_tokens_details": {"accepted_prediction_tokens": 0,
+                                                             "rejected_prediction_tokens": 0}}
     assert usage["prompt_tokens_details"]["cached_tokens"] == 0
 
 

@@ -111,7 +111,7 @@ def test_what_is_refused_changes_nothing():
 
 @pytest.mark.parametrize("rate", [-0.1, math.inf, math.nan, "fast", None, True])
 def test_a_rate_that_cannot_be_is_refused(rate):
-    with pytest.raises(ValueError, match="aging_rate is .* must be priority levels a second"):
+    with pytest.raises(ValueError, match="aging_rate is .* must be priority levels per second"):
         PriorityQueueWithAging(aging_rate=rate)
 
 

@@ -3,6 +3,7 @@
     mini-vllm bench throughput    one request at a time, our batching, mlx-lm's BatchGenerator
     mini-vllm bench serve         our server and mlx-lm's, under the same requests over HTTP   (``serving/``)
     mini-vllm bench gpu           decode steps and workloads on a GPU                          (``gpu/``)
+    mini-vllm bench speculation   decoding with and without drafts                             (``speculation``)
     course bench                  an operation of the block pool                               (``allocator``)
 
 Measurements that are for the project and not for its users are in ``tools/measure``.

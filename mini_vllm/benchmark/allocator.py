@@ -116,21 +116,21 @@ def run_allocator(cold: bool = False, rounds: int = NUM_ROUNDS, pool_class: type
         gc.enable()
     for bench in benches:
         num_free = bench.pool.get_num_free_blocks()
-        assert num_free == bench.pool.num_blocks - 1, f"{num_free} of {bench.pool.num_blocks - 1} blocks came home"
-    benches[0].pool.check_integrity()  # of the small one: a plain pool may take n² steps for it
+        assert num_free == bench.pool.num_blocks - 1, f"{num_free} of {bench.pool.num_blocks - 1} blocks were freed"
+    benches[0].pool.check_integrity()  # only the small pool is checked: a plain pool may take n² steps for the check
     return results
 
 
 def print_allocator(cold: bool, rounds: int = NUM_ROUNDS, pool_class: type[BlockPool] = BlockPool,
                     sizes: tuple[int, int] = ALLOCATOR_POOL_SIZES) -> None:
     small, large = sizes
-    print(f"{'operations a second':<20} {f'{small:,} blocks':>16} {f'{large:,} blocks':>18} {'cost ratio':>11}")
+    print(f"{'operations per second':<21} {f'{small:,} blocks':>16} {f'{large:,} blocks':>18} {'cost ratio':>11}")
     ratios = []
     for name, (small_s, large_s) in run_allocator(cold, rounds, pool_class, sizes).items():
         ratio = large_s / small_s
         if name != "look":
             ratios.append(ratio)
         small_rate, large_rate = OPERATIONS_PER_ROUND / small_s, OPERATIONS_PER_ROUND / large_s
-        print(f"{name.replace('_', ' '):<20} {small_rate:>16,.0f} {large_rate:>18,.0f} {ratio:>10.2f}x")
-    print(f"In short: an operation of the block pool costs {min(ratios):.2f} to {max(ratios):.2f} times as much at "
-          f"{large:,} blocks as at {small:,}")
+        print(f"{name.replace('_', ' '):<21} {small_rate:>16,.0f} {large_rate:>18,.0f} {ratio:>10.2f}x")
+    print(f"In short: with {large:,} blocks, an operation of the block pool takes {min(ratios):.2f} to "
+          f"{max(ratios):.2f} times as long as with {small:,}")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
+from dataclasses import replace
 
 from mini_vllm.benchmark.drawing import GREEDY, Drawing
 from mini_vllm.benchmark.machine_noise import Noise, NoiseWatch
 from mini_vllm.benchmark.mlx_lm_peer import load_peer, serve_by_peer
 from mini_vllm.benchmark.request_times import OnToken
-from mini_vllm.benchmark.results import ARMS, BATCHED, PEER, BenchmarkResult, median_of
+from mini_vllm.benchmark.results import ARMS, BATCHED, DRAFTED, PEER, BenchmarkResult, median_of
+from mini_vllm.benchmark.speculation import NUM_ROUNDS, check_draft
 from mini_vllm.benchmark.throughput import serve
-from mini_vllm.benchmark.workloads import Workload
+from mini_vllm.benchmark.workloads import Settings, Workload
 from mini_vllm.models.loader import LoadedModel
 
 #: The default number of rounds, if the first takes less than this time.
@@ -22,13 +24,23 @@ class Comparison:
     """Serves a workload, and holds the results of every arm in every round."""
 
     def __init__(self, loaded: LoadedModel, workload: Workload, arms: Iterable[str] = ARMS, drawing: Drawing = GREEDY,
-                 watch: NoiseWatch | None = None) -> None:
+                 watch: NoiseWatch | None = None, draft: Settings | None = None) -> None:
+        """Create a comparison. With the settings ``draft``, our batching is also measured with drafts.
+
+        Raise ValueError for an unknown arm, or a draft model that does not fit.
+        """
         self.loaded, self.workload, self.drawing = loaded, workload, drawing
         self.arms = list(arms)
         unknown = [arm for arm in self.arms if arm not in ARMS]
         if unknown or not self.arms:
             raise ValueError(f"there is no arm {unknown[0]!r}, only {', '.join(ARMS)}" if unknown else
                              "no arm is given")
+        self._drafting = replace(workload, settings={**workload.settings, **(draft or {})})
+        if draft:
+            check_draft(loaded, draft)
+            self.arms.insert(self.arms.index(BATCHED) + 1, DRAFTED)
+        #: The arm that is compared with the others.
+        self.ours = DRAFTED if draft else BATCHED
         self._peer = load_peer(loaded)[0] if PEER in self.arms else None
         self._watch = NoiseWatch() if watch is None else watch
         #: One dict per round, by arm.
@@ -51,7 +63,8 @@ class Comparison:
 
     def _serve(self, arm: str, on_token: OnToken) -> tuple[BenchmarkResult, list[list[int]]]:
         if arm != PEER:
-            return serve(self.loaded, self.workload, arm, on_token, self.drawing)
+            workload = self._drafting if arm == DRAFTED else self.workload
+            return serve(self.loaded, workload, arm, on_token, self.drawing)
         assert self._peer is not None
         return serve_by_peer(self._peer, self.loaded, self.workload, on_token, self.drawing)
 
@@ -66,19 +79,28 @@ class Comparison:
         return sum(result.seconds for result in self._taken[0].values())
 
     def num_rounds_worth(self) -> int:
-        """Return how many rounds there should be, once the first has been served: several if that costs little."""
+        """Return how many rounds there should be, once the first has been served: several if that costs little.
+
+        Drafts may gain or lose little, so they are measured as often as ``bench speculation`` does.
+        """
+        if DRAFTED in self.arms:
+            return NUM_ROUNDS
         return CHEAP_ROUNDS if self.first_round_s < CHEAP_ROUND_S else 1
 
     def results(self) -> list[BenchmarkResult]:
         """Return the median of all rounds for each arm."""
         return [median_of([of_round[arm] for of_round in self._taken]) for arm in self.arms]
 
-    def speed_ups(self) -> dict[str, float]:
-        """Return for every other arm how many times as fast our batching was: the median of ratios within a round."""
-        if BATCHED not in self.arms:
+    def ratios(self) -> dict[str, list[float]]:
+        """Return for every other arm how many times as fast ours was, round by round."""
+        if self.ours not in self.arms:
             return {}
-        return {arm: statistics.median(of_round[arm].seconds / of_round[BATCHED].seconds for of_round in self._taken)
-                for arm in self.arms if arm != BATCHED}
+        return {arm: [of_round[arm].seconds / of_round[self.ours].seconds for of_round in self._taken]
+                for arm in self.arms if arm != self.ours}
+
+    def speed_ups(self) -> dict[str, float]:
+        """Return the medians of ``ratios``."""
+        return {arm: statistics.median(ratios) for arm, ratios in self.ratios().items()}
 
     def noise(self) -> Noise:
         return self._watch.noise()

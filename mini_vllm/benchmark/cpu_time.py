@@ -29,7 +29,7 @@ class CpuReading:
     all_s: float | None
     #: Programs that wanted a core, on average over the last minute. Read only if ``all_s`` is None.
     load: float | None = None
-    #: The part of ``all_s`` in which a core was wanted here and the host of this virtual machine ran another one.
+    #: The part of ``all_s`` in which a program here wanted a core, but the host gave it to another virtual machine.
     stolen_s: float = 0.0
 
 
@@ -51,7 +51,7 @@ def busy_s(stat: str, cores: Collection[int], ticks_per_s: int, fields: Collecti
     lines = [line.split() for line in stat.splitlines()]
     ticks = [[int(tick) for tick in line[1:]] for line in lines if line and line[0] in {f"cpu{core}" for core in cores}]
     if not any(map(any, ticks)):  # some sandboxes show zeros
-        raise ValueError("/proc/stat says nothing of these cores")
+        raise ValueError("/proc/stat does not list these cores")
     return sum(of_core[field] for of_core in ticks for field in fields if field < len(of_core)) / ticks_per_s
 
 

@@ -26,7 +26,8 @@ class Drawing:
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--temperature", type=float, default=0.0, help="above 0 draws tokens (default: greedy)")
+        parser.add_argument("--temperature", type=float, default=0.0,
+                            help="above 0: draw tokens at random (default: greedy)")
         parser.add_argument("--top-p", type=float, default=1.0)
 
     def __post_init__(self) -> None:

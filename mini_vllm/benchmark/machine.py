@@ -51,3 +51,13 @@ def describe_machine() -> list[str]:
     system = f"macOS {mac}" if mac else f"{platform.system()} {platform.release().partition('-')[0]}"
     mlx: str = mx.__version__  # type: ignore[attr-defined]  # MLX's stubs leave it out
     return [f"{device_name()}, {system}", f"BLAS: {blas.name}", f"MLX {mlx}, mini_vllm {__version__}"]
+
+
+def memory_bytes() -> tuple[int, int | None]:
+    """Return the machine's memory, total and available (None if the system does not report it)."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return total, None
+    return total, next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

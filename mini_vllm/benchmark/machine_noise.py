@@ -49,20 +49,21 @@ class Noise:
     def finding(self) -> str:
         """Return what was found, without a full stop; empty if the machine was quiet."""
         if self.has_others:
-            return f"Other programs kept {self._how_many()} busy meanwhile"
+            return f"Other programs kept {self._how_many()} busy during the run"
         if self.is_loud:
-            return f"This machine was at times {self.slowdown:.1f} times as slow as at others"
+            return f"The speed of this machine varied by a factor of {self.slowdown:.1f}"
         return ""
 
     def warning(self) -> str:
         """Return a sentence to print below the result; empty if the machine was quiet."""
-        what_to_do = "Close them and run it again" if self.has_others else "Run it again when it is quiet and cool"
+        what_to_do = ("Close them and measure again" if self.has_others
+                      else "Measure again when the machine is idle and cool")
         return f"{MARK} {self.finding()}: do not trust these numbers. {what_to_do}." if self.is_loud else ""
 
     def warning_before(self) -> str:
         """Return a sentence to print before anything is measured; empty if the machine is quiet."""
-        return (f"Other programs keep {self._how_many()} busy: what is measured now will not be worth much. Close them "
-                "first." if self.has_others else "")
+        return (f"Other programs keep {self._how_many()} busy, so measurements will be unreliable. Close those "
+                "programs first." if self.has_others else "")
 
     def to_dict(self) -> dict[str, object]:
         return {**asdict(self), "is_loud": self.is_loud}

@@ -77,7 +77,7 @@ def load_peer(loaded: LoadedModel) -> tuple[nn.Module, TokenizerWrapper]:
         from mlx_lm.utils import load_model
         from transformers import PreTrainedTokenizerFast
     except ImportError:
-        raise ValueError(f"a comparison with mlx-lm needs it: {install_line('bench')}") from None
+        raise ValueError(f"a comparison with mlx-lm needs that package: {install_line('bench')}") from None
     with tempfile.TemporaryDirectory() as folder:
         export_folder(loaded, Path(folder))
         model, _ = load_model(Path(folder))
@@ -98,7 +98,7 @@ def serve_by_peer(model: nn.Module, loaded: LoadedModel, workload: Workload, on_
     watch = Watch(workload.items, on_token)
     generator = make_generator(counting, drawing, batch_size)
     index_of: dict[int, int] = {}
-    num_cached: dict[int, int] = {}  # of requests in the generator: tokens with K/V
+    num_cached: dict[int, int] = {}  # id of a request in the generator → its number of tokens that have K/V
     while watch.num_to_come or index_of:
         new = watch.arrivals()
         if new:

@@ -21,8 +21,9 @@ class Widths:
     """The widths of a model's products."""
 
     hidden: int
-    #: All of a token's queries; these with its keys and values.
+    #: All queries of a token.
     queries: int
+    #: All queries, keys and values of a token.
     all_heads: int
     inner: int
     vocab: int
@@ -64,13 +65,14 @@ class Order:
 
     def __str__(self) -> str:
         shape = "→".join(map(str, self.shape))
+        slower = f", which takes {self.times_off:.2f} times as long" if self.times_off > 1.1 else ""
         return (f"{self.model:<11} {self.part:<5} {shape:<15} {self.num_rows:>4} {self.tokens_first_ms:>9.3f} "
                 f"{self.weights_first_ms:>9.3f} {self.tokens_first_ms / self.weights_first_ms:>6.2f}x   "
-                f"{self.table_says}{f', {self.times_off:.2f} times off' if self.times_off > 1.1 else ''}")
+                f"{self.table_says}{slower}")
 
 
 HEADER = (f"{'model':<11} {'part':<5} {'widths':<15} {'rows':>4} {'x @ W.T':>9} {'W @ x.T':>9} {'ratio':>7}   "
-          "the table says, first")
+          "first in the table")
 
 
 def measure_orders(models: Sequence[str], all_num_rows: Sequence[int], seconds: float,
@@ -93,7 +95,7 @@ def measure_orders(models: Sequence[str], all_num_rows: Sequence[int], seconds: 
 
 
 def _weights(shape: tuple[int, ...]) -> list[mx.array]:
-    """Return the weights of one product; of an MLP, whose first matrix has gate and up stacked."""
+    """Return one matrix for a single product, or two for an MLP, the first of which is gate and up stacked."""
     sizes = [(shape[1], shape[0])] if len(shape) == 2 else [(2 * shape[1], shape[0]), (shape[2], shape[1])]
     weights = [mx.random.normal(size, key=mx.random.key(nth)) for nth, size in enumerate(sizes)]
     mx.eval(weights)

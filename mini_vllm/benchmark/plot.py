@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mini_vllm.benchmark.machine import describe_machine
 from mini_vllm.benchmark.machine_noise import MARK, Noise
-from mini_vllm.benchmark.results import ARMS, BenchmarkResult
+from mini_vllm.benchmark.results import ARMS, DRAFTED, BenchmarkResult
 from mini_vllm.benchmark.tables import SpeedUps
 from mini_vllm.checks import writable_file
 from mini_vllm.extras import install_line
@@ -34,6 +34,7 @@ class Look(NamedTuple):
 INK = PAINTS["ink"].light
 LOOKS = dict(zip(ARMS, (Look(PAINTS["null"].light, "", "o"), Look(PAINTS[request_paint(0)].light, "", "s"),
                         Look(PAINTS[request_paint(1)].light, "////", "^"))))
+LOOKS[DRAFTED] = Look(PAINTS[request_paint(2)].light, "....", "D")
 
 
 class Panel(NamedTuple):
@@ -44,7 +45,7 @@ class Panel(NamedTuple):
 
 
 PANELS = (
-    Panel("output tokens a second, and how many times as fast mini_vllm was", lambda result: result.output_tokens_per_s,
+    Panel("output tokens per second, and the speed-up of mini_vllm", lambda result: result.output_tokens_per_s,
           None),
     Panel("seconds to the first token: median (mark) to worst (bar)", lambda result: result.first_token_s[50],
           lambda result: result.first_token_s[100]),
@@ -91,7 +92,7 @@ def _footer(results: Sequence[BenchmarkResult], noise: Mapping[str, Noise]) -> s
     """Return the machine, the number of measurements, and what disturbed them."""
     counts = sorted({result.num_rounds for result in results}) or [1]
     rounds = " or ".join("one" if count == 1 else str(count) for count in counts)
-    what = f"medians of {rounds} rounds, the arms in turns" if counts != [1] else "one round"
+    what = f"medians of {rounds} rounds, with the arms in turns" if counts != [1] else "one round"
     device, *rest = describe_machine()
     found = [f"{MARK} {workload}: {each.finding()}. Do not trust these numbers."
              for workload, each in noise.items() if each.is_loud]
@@ -113,7 +114,7 @@ def _workloads(results: Sequence[BenchmarkResult]) -> list[str]:
 def _draw_panel(axes: Axes, panel: Panel, results: Sequence[BenchmarkResult]) -> None:
     """Draw workloads from left to right, with the arms side by side in each."""
     workloads = _workloads(results)
-    arms = [arm for arm in ARMS if any(result.arm == arm for result in results)]
+    arms = [arm for arm in LOOKS if any(result.arm == arm for result in results)]
     width = 0.8 / len(arms)
     for number, arm in enumerate(arms):
         of_arm, look = [result for result in results if result.arm == arm], LOOKS[arm]
@@ -147,6 +148,8 @@ def _write_ratios(axes: Axes, results: Sequence[BenchmarkResult], speed_ups: Spe
         highest = max(result.output_tokens_per_s for result in results if result.workload == workload)
         axes.annotate("\n".join(ratios), (place, highest), (0, 13), textcoords="offset points", ha="center",
                       fontsize=8, fontweight="bold")
+    if any(result.arm == DRAFTED for result in results):
+        axes.set_title(f"{axes.get_title(loc='left')} with drafts", loc="left", fontsize=10)
     axes.margins(y=0.3 if speed_ups else 0.1)
 
 

@@ -51,10 +51,15 @@ class Watch:
         self._on_token(int(len(self.token_ids[index]) == self.items[index].num_tokens), len(token_ids))
 
     def result(self, workload: Workload, arm: str, num_rows: int, num_asked: int) -> BenchmarkResult:
-        """Return the result. ``num_rows`` token rows were computed, of which requests had asked for ``num_asked``."""
+        """Return the result.
+
+        ``num_rows`` is the number of token rows that were computed, and ``num_asked`` the number that the requests
+        needed.
+        """
         seconds = time.perf_counter() - self.start_s
         first = [times[0] - self.arrived_s[index] for index, times in enumerate(self.token_times_s)]
-        between = [later - earlier for times in self.token_times_s for earlier, later in zip(times, times[1:])]
+        between = [later - earlier for times in self.token_times_s for earlier, later in zip(times, times[1:])
+                   if later > earlier]
         return BenchmarkResult(
             workload.name, arm, len(self.items), workload.num_prompt_tokens, workload.num_output_tokens, seconds,
             percentiles(first), percentiles(between or [0.0]), self._worst_gap_beside_prompt_s(),
@@ -94,5 +99,5 @@ def check_all_decode(num_requests: int, num_decoding: Iterable[int]) -> None:
     """
     least = min(num_decoding)
     if least < num_requests:
-        raise ValueError(f"{num_requests} requests were to decode in every timed step, but in one only {least} got a "
-                         "token; what was measured is not such a step")
+        raise ValueError(f"all {num_requests} requests must decode in every timed step, but in one step only {least} "
+                         "got a token; the measurement does not count")

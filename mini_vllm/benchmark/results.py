@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field
 
 ONE_AT_A_TIME, BATCHED, PEER = "one at a time", "mini_vllm", "mlx-lm"
 ARMS = (ONE_AT_A_TIME, BATCHED, PEER)
+#: Our batching a second time, with drafts; and its name in tables, which have little room.
+DRAFTED = "mini_vllm with drafts"
+SHORT_NAMES = {DRAFTED: "with drafts"}
 PERCENTILES = (50, 90, 99, 100)
 
 
@@ -23,6 +26,7 @@ class BenchmarkResult:
     seconds: float
     #: Percentile → seconds. The 100th is the worst.
     first_token_s: dict[int, float]
+    #: If a step gives a request several tokens, as with drafts, they count as one.
     between_tokens_s: dict[int, float]
     #: The worst time between two tokens of a request while a later one waited for its first token; 0 without such.
     worst_gap_beside_prompt_s: float
@@ -35,9 +39,16 @@ class BenchmarkResult:
     num_recomputed_tokens: int = 0
     #: Where the time of a run went, in seconds; only for our own arms.
     profile_s: dict[str, float] = field(default_factory=dict)
+    #: Tokens that were guessed and checked, and those of them that were right.
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
     #: How many requests had other tokens than in the first arm; None if the arm draws its own.
     num_different: int | None = 0
     num_rounds: int = 1
+
+    @property
+    def short_name(self) -> str:
+        return SHORT_NAMES.get(self.arm, self.arm)
 
     @property
     def output_tokens_per_s(self) -> float:

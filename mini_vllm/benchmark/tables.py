@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 
 from mini_vllm.benchmark.machine import provenance
 from mini_vllm.benchmark.machine_noise import MARK, Noise
 from mini_vllm.benchmark.results import BATCHED, BenchmarkResult
 
-#: Workload → arm → how many times as fast our batching was.
+#: Workload → arm → how many times as fast our batching was; and the same round by round.
 SpeedUps = Mapping[str, Mapping[str, float]]
+Ratios = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def format_table(results: Sequence[BenchmarkResult]) -> str:
@@ -18,7 +20,7 @@ def format_table(results: Sequence[BenchmarkResult]) -> str:
              f"{'':<13} {'output':>7} {'all':>6}  {'median':>7} {'worst':>6}  {'median':>7} {'worst':>6}"]
     for result in results:
         first, between = result.first_token_s, result.between_tokens_s
-        lines.append(f"{result.arm:<13} {result.output_tokens_per_s:>7.1f} {result.total_tokens_per_s:>6.0f}  "
+        lines.append(f"{result.short_name:<13} {result.output_tokens_per_s:>7.1f} {result.total_tokens_per_s:>6.0f}  "
                      f"{first[50]:>7.2f} {first[100]:>6.2f}  {between[50] * 1000:>7.1f} {between[100] * 1000:>6.0f}")
     return "\n".join(lines)
 
@@ -27,27 +29,39 @@ def format_memory(results: Sequence[BenchmarkResult]) -> str:
     """Format the arms of one workload, one line each: the duration, and the memory and computation that were wasted."""
     lines = [f"{'':<13} {'':>8} {'KV memory':>11} {'rows that':>12}",
              f"{'':<13} {'seconds':>8} {'held empty':>11} {'are padding':>12} {'preemptions':>12}"]
-    lines += [f"{result.arm:<13} {result.seconds:>8.2f} {result.kv_waste:>11.0%} {result.padding:>12.0%} "
+    lines += [f"{result.short_name:<13} {result.seconds:>8.2f} {result.kv_waste:>11.0%} {result.padding:>12.0%} "
               f"{result.num_preemptions:>12}" for result in results]
     return "\n".join(lines)
 
 
 def format_agreement(results: Sequence[BenchmarkResult]) -> str:
     """Say whether the arms produced the same tokens as the first one."""
-    lines = [f"{result.arm} put out other tokens for {result.num_different} of {result.num_requests} requests: "
-             "THIS IS A BUG, or a near-tie of half-precision weights." for result in results if result.num_different]
-    lines += [f"{result.arm} draws tokens of its own." for result in results if result.num_different is None]
+    lines = [f"{result.arm} produced different tokens for {result.num_different} of {result.num_requests} requests: "
+             "THIS IS A BUG, or a near-tie in half precision." for result in results if result.num_different]
+    lines += [f"{result.arm} draws other random tokens, so its tokens are not compared." for result in results
+              if result.num_different is None]
     same = [result.arm for result in results if result.num_different == 0]
     if len(same) > 1:
-        lines.insert(0, f"Equal tokens from {', '.join(same[:-1])} and {same[-1]}.")
+        lines.insert(0, f"{', '.join(same[:-1])} and {same[-1]} produced the same tokens.")
     return "\n".join(lines)
 
 
-def format_speed_ups(speed_ups: Mapping[str, float], noise: Noise) -> str:
+def format_speed_ups(ratios: Mapping[str, Sequence[float]], noise: Noise, ours: str = BATCHED) -> str:
     """Format the speed-ups of our engine. Each has a mark if it cannot be trusted, with the reason below."""
     mark = f" {MARK}" if noise.is_loud else ""
-    lines = [f"{BATCHED} against {arm}: {ratio:.2f}x{mark}" for arm, ratio in speed_ups.items()]
+    lines = [f"{ours} against {arm}: {format_ratios(of_rounds)}{mark}" for arm, of_rounds in ratios.items()]
     return "\n".join(lines + [noise.warning()] * noise.is_loud)
+
+
+def format_ratios(ratios: Sequence[float]) -> str:
+    """Format the median, and the lowest and the highest ratio of all rounds."""
+    spread = f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
+    return f"{statistics.median(ratios):.2f}x{spread}"
+
+
+def format_drafts(result: BenchmarkResult) -> str:
+    """Say how many guesses were right."""
+    return f"{result.arm}: {result.num_accepted_tokens} of {result.num_drafted_tokens} drafted tokens accepted"
 
 
 def format_gap(result: BenchmarkResult) -> str:
@@ -65,8 +79,14 @@ def format_profile(result: BenchmarkResult) -> str:
     return f"{result.arm}: {parts}{again}"
 
 
-def as_dict(model: str, results: Sequence[BenchmarkResult], speed_ups: SpeedUps, noise: Mapping[str, Noise]
+def medians(ratios: Ratios) -> SpeedUps:
+    return {workload: {arm: statistics.median(of_rounds) for arm, of_rounds in by_arm.items()}
+            for workload, by_arm in ratios.items()}
+
+
+def as_dict(model: str, results: Sequence[BenchmarkResult], ratios: Ratios, noise: Mapping[str, Noise]
             ) -> dict[str, object]:
     """Return all numbers; ``noise`` is by workload."""
     return {"machine": provenance(), "model": model, "results": [result.to_dict() for result in results],
-            "speed_ups": speed_ups, "noise": {workload: found.to_dict() for workload, found in noise.items()}}
+            "speed_ups": medians(ratios), "ratios": ratios,
+            "noise": {workload: found.to_dict() for workload, found in noise.items()}}

@@ -142,8 +142,8 @@ def test_a_quiet_machine_says_nothing():
 def test_other_programs_beside_one_side_alone_are_enough():
     noise = watched(Machine(0.1), ("ours", 1, 1.0, 1.3), ("theirs", 30, 1.9, 0.0), ("ours", 1, 1.0, 1.3))
     assert noise.is_loud and noise.others_cores == pytest.approx(1.3)
-    assert noise.warning() == ("? Other programs kept 1.3 of 2 cores busy meanwhile: do not trust these numbers. Close "
-                               "them and run it again.")
+    assert noise.warning() == ("? Other programs kept 1.3 of 2 cores busy during the run: do not trust these numbers. "
+                               "Close them and measure again.")
 
 
 def test_rounds_of_a_side_count_together():
@@ -161,8 +161,8 @@ def test_a_moment_too_short_to_be_measured_counts_only_with_all_the_others():
 def test_a_machine_that_slows_down_is_noticed_though_nobody_is_to_blame():
     noise = watched(Machine(0.1, 0.1, 0.25), ("ours", 5, 1.0, 0.0), ("theirs", 5, 1.0, 0.0))
     assert noise.is_loud and not noise.has_others
-    assert noise.warning() == ("? This machine was at times 2.5 times as slow as at others: do not trust these "
-                               "numbers. Run it again when it is quiet and cool.")
+    assert noise.warning() == ("? The speed of this machine varied by a factor of 2.5: do not trust these "
+                               "numbers. Measure again when the machine is idle and cool.")
     assert noise.warning_before() == ""
 
 
@@ -193,10 +193,10 @@ def test_what_disturbs_is_told_before_and_after():
         machine.run(5, own=1.0, others=0.5)
         print("the ratios", file=stream)
     assert " ".join(stream.getvalue().split()) == " ".join([
-        "Other programs keep 0.8 of 2 cores busy: what is measured now will not be worth much. Close them first.",
+        "Other programs keep 0.8 of 2 cores busy, so measurements will be unreliable. Close those programs first.",
         "the ratios",
-        "? Other programs kept 0.5 of 2 cores busy meanwhile: do not trust these numbers.",
-        "Close them and run it again."])
+        "? Other programs kept 0.5 of 2 cores busy during the run: do not trust these numbers.",
+        "Close them and measure again."])
 
 
 def test_a_benchmark_that_breaks_says_what_broke_and_nothing_else():

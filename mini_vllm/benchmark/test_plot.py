@@ -6,7 +6,7 @@ from mini_vllm import __version__
 from mini_vllm.backend import blas, device_name, mx
 from mini_vllm.benchmark.machine_noise import Noise
 from mini_vllm.benchmark.plot import LOOKS, check_plot, make_figure, plot_results
-from mini_vllm.benchmark.results import ARMS, BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult
+from mini_vllm.benchmark.results import ARMS, BATCHED, DRAFTED, ONE_AT_A_TIME, PEER, BenchmarkResult
 from mini_vllm.cli import main
 
 SPEED_UPS = {"decode-16": {ONE_AT_A_TIME: 4.567, PEER: 1.234}, "chat": {ONE_AT_A_TIME: 2.0, PEER: 0.98}}
@@ -46,7 +46,7 @@ def test_ratios_of_a_busy_machine_are_marked_and_the_footer_says_why():
     ratios = [text.get_text() for text in figure.axes[0].texts if "×" in text.get_text()]
     assert ratios == ["4.57× one at a time ?\n1.23× mlx-lm ?", "2.00× one at a time\n0.98× mlx-lm"]
     assert figure.get_supxlabel().splitlines()[2:] == [
-        "? decode-16: Other programs kept 1.3 of 2 cores busy meanwhile. Do not trust these numbers."]
+        "? decode-16: Other programs kept 1.3 of 2 cores busy during the run. Do not trust these numbers."]
 
 
 def test_every_bar_has_its_number():
@@ -55,12 +55,19 @@ def test_every_bar_has_its_number():
 
 
 def test_arms_differ_by_more_than_colour():
-    assert set(LOOKS) == set(ARMS)
-    assert len({look.mark for look in LOOKS.values()}) == 3
+    assert set(LOOKS) == {*ARMS, DRAFTED}
+    assert len({look.mark for look in LOOKS.values()}) == len({look.hatch for look in LOOKS.values()}) + 1 == 4
     assert LOOKS[BATCHED].hatch != LOOKS[PEER].hatch
     greys = [sum(weight * int(look.colour[i:i + 2], 16) for weight, i in ((0.299, 1), (0.587, 3), (0.114, 5)))
              for look in LOOKS.values()]
     assert abs(greys[0] - greys[1]) > 60, "what is not hatched is light or dark"
+
+
+def test_drafts_have_their_own_bars_and_the_speed_up_is_theirs():
+    figure = make_figure(results(arms=(BATCHED, DRAFTED)), "tiny-tales", {"chat": {BATCHED: 1.1}}, {})
+    assert figure.axes[0].get_title(loc="left").endswith("the speed-up of mini_vllm with drafts")
+    assert figure.axes[0].get_legend_handles_labels()[1] == [BATCHED, DRAFTED]
+    assert "1.10× mini_vllm" in texts(figure)
 
 
 @pytest.mark.parametrize("suffix", ["svg", "pdf", "png"])

@@ -10,10 +10,13 @@ from mini_vllm.benchmark import throughput, throughput_command
 from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, Comparison, run_comparison_benchmark
 from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.machine_noise import Noise, NoiseWatch
-from mini_vllm.benchmark.results import ARMS, BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult, percentiles
-from mini_vllm.benchmark.tables import format_agreement, format_memory, format_speed_ups, format_table
+from mini_vllm.benchmark.request_times import Watch
+from mini_vllm.benchmark.results import ARMS, BATCHED, DRAFTED, ONE_AT_A_TIME, PEER, BenchmarkResult, percentiles
+from mini_vllm.benchmark.tables import format_agreement, format_drafts, format_memory, format_speed_ups, format_table
 from mini_vllm.benchmark.workloads import WORKLOADS, Item, Workload, make_workload
 from mini_vllm.cli import main
+from mini_vllm.fast import tuning
+from mini_vllm.fast.step_costs import DraftCost, StepCosts
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import RANDOM_MODELS, load_random
 from mini_vllm.terminal import fold
@@ -86,8 +89,9 @@ def test_all_arms_serve_everything_and_agree(loaded):
 def test_drawn_tokens_of_our_arms_agree_and_mlx_lm_draws_its_own(loaded, drawing):
     results, _ = run_comparison_benchmark(loaded, small(), drawing=drawing)
     assert [result.num_different for result in results] == [0, 0, None]
-    assert format_agreement(results).splitlines() == ["Equal tokens from one at a time and mini_vllm.",
-                                                      "mlx-lm draws tokens of its own."]
+    assert format_agreement(results).splitlines() == [
+        "one at a time and mini_vllm produced the same tokens.",
+        "mlx-lm draws other random tokens, so its tokens are not compared."]
     greedy = throughput.serve(loaded, small(), BATCHED, lambda *_: None)[1]
     assert throughput.serve(loaded, small(), BATCHED, lambda *_: None, drawing)[1] != greedy
 
@@ -103,6 +107,45 @@ def test_a_small_pool_shows_its_preemptions(loaded):
     result, token_ids = throughput.serve(loaded, small(8, num_blocks=19, block_size=8), BATCHED, lambda *_: None)
     assert result.num_preemptions > 0 and result.num_recomputed_tokens > 0
     assert token_ids == throughput.serve(loaded, small(8), ONE_AT_A_TIME, lambda *_: None)[1]
+
+
+@pytest.fixture
+def free_drafts(monkeypatch):
+    """Make drafted tokens cost nothing, so that everything that is guessed is computed."""
+    monkeypatch.setattr(tuning, "draft_costs", lambda model_bytes: StepCosts((DraftCost(1, -1.0, 0.0),), -1.0))
+
+
+def repeating(num_tokens=12):
+    """Return a workload whose prompts repeat themselves."""
+    return Workload("small", "a few", [Item([7, 8, 9, 10 + i] * 8, num_tokens) for i in range(4)])
+
+
+@pytest.mark.without_drafts("compares with an engine that does not draft")
+def test_with_drafts_our_batching_is_measured_twice_and_what_it_is_compared_with_does_not_draft(loaded, free_drafts):
+    comparison = Comparison(loaded, repeating(), draft={"draft": "ngram", "num_speculative_tokens": 3})
+    for _ in range(2):
+        comparison.serve_round(lambda *_: None)
+    one, plain, drafted, peer = comparison.results()
+    assert [one.arm, plain.arm, drafted.arm, peer.arm] == [ONE_AT_A_TIME, BATCHED, DRAFTED, PEER]
+    assert drafted.num_drafted_tokens > drafted.num_accepted_tokens > 0
+    assert not (one.num_drafted_tokens or plain.num_drafted_tokens or peer.num_drafted_tokens)
+    assert drafted.num_different == plain.num_different == 0, "drafts change no token"
+    assert drafted.num_recomputed_tokens == 0 and drafted.padding == plain.padding == 0, "a guess is no padding"
+    assert list(comparison.ratios()) == [ONE_AT_A_TIME, BATCHED, PEER] and comparison.ours == DRAFTED
+    assert [len(ratios) for ratios in comparison.ratios().values()] == [2, 2, 2]
+    assert comparison.num_rounds_worth() == 5, "the gain may be small"
+
+
+def test_tokens_that_arrive_together_count_as_one_for_the_time_between_tokens(loaded, monkeypatch):
+    watch, now_s = Watch([Item([1], 5)], lambda *_: None), 100.0
+    monkeypatch.setattr("mini_vllm.benchmark.request_times.time.perf_counter", lambda: now_s)
+    watch.arrivals()
+    for seconds, tokens in ((1.0, [1]), (2.0, [2, 3, 4]), (4.0, [5])):
+        now_s += seconds
+        watch.tokens(0, tokens)
+    result = watch.result(Workload("small", "one", watch.items), DRAFTED, 5, 5)
+    assert result.between_tokens_s[50] == 2.0 and result.between_tokens_s[100] == 4.0
+    assert watch.token_ids == [[1, 2, 3, 4, 5]] and result.first_token_s[50] == 1.0
 
 
 def test_a_request_that_fails_ends_the_measurement(loaded, monkeypatch):
@@ -149,11 +192,12 @@ def test_there_are_three_rounds_where_that_is_cheap(loaded, monkeypatch, asked, 
 
 def test_tables_fit_into_60_columns_and_have_all_that_the_readme_claims():
     results = [result_of(arm, 1600 / 54321, first_token_s={50: 123.4, 100: 234.5},
-                         between_tokens_s={50: 0.0123, 100: 12.345}, num_preemptions=54321) for arm in ARMS]
+                         between_tokens_s={50: 0.0123, 100: 12.345}, num_preemptions=54321) for arm in (*ARMS, DRAFTED)]
     table, memory = format_table(results), format_memory(results)
     assert max(map(len, (table + "\n" + memory).splitlines())) <= 60
     assert table.splitlines()[3].split() == ["mini_vllm", "54321.0", "57716", "123.40", "234.50", "12.3", "12345"]
     assert memory.splitlines()[3].split() == ["mini_vllm", "0.03", "10%", "5%", "54321"]
+    assert [each.splitlines()[5].startswith("with drafts  ") for each in (table, memory)] == [True, True]
 
 
 @pytest.mark.parametrize("columns, width", [("40", 60), ("60", 60), ("72", 72), ("200", 80)])
@@ -168,16 +212,25 @@ def test_sentences_are_folded_at_words_and_tables_are_not(columns, width, monkey
 def test_other_tokens_are_told_loudly():
     results = [result_of(ONE_AT_A_TIME), result_of(BATCHED, num_different=2), result_of(PEER, num_different=None)]
     told = format_agreement(results).splitlines()
-    assert told[0].startswith("mini_vllm put out other tokens for 2 of 16 requests: THIS IS A BUG")
-    assert told[1:] == ["mlx-lm draws tokens of its own."]
+    assert told[0].startswith("mini_vllm produced different tokens for 2 of 16 requests: THIS IS A BUG")
+    assert told[1:] == ["mlx-lm draws other random tokens, so its tokens are not compared."]
     assert format_agreement([result_of()]) == ""
 
 
 def test_ratios_of_a_busy_machine_are_marked_and_a_sentence_says_why():
-    assert format_speed_ups({PEER: 1.123}, Noise(0.1, 2)) == "mini_vllm against mlx-lm: 1.12x"
-    assert format_speed_ups({PEER: 0.14, ONE_AT_A_TIME: 2}, Noise(1.3, 2)).splitlines() == [
-        "mini_vllm against mlx-lm: 0.14x ?", "mini_vllm against one at a time: 2.00x ?",
-        "? Other programs kept 1.3 of 2 cores busy meanwhile: do not trust these numbers. Close them and run it again."]
+    assert format_speed_ups({PEER: [1.123]}, Noise(0.1, 2)) == "mini_vllm against mlx-lm: 1.12x"
+    assert format_speed_ups({PEER: [0.14, 0.3, 0.1], ONE_AT_A_TIME: [2]}, Noise(1.3, 2)).splitlines() == [
+        "mini_vllm against mlx-lm: 0.14x (0.10–0.30) ?", "mini_vllm against one at a time: 2.00x ?",
+        "? Other programs kept 1.3 of 2 cores busy during the run: do not trust these numbers. Close them and measure "
+        "again."]
+
+
+def test_drafts_are_compared_by_name_and_counted():
+    drafted = result_of(DRAFTED, num_drafted_tokens=8, num_accepted_tokens=3)
+    assert format_speed_ups({BATCHED: [1.1, 1.0, 1.3]}, Noise(0.1, 2), DRAFTED) == (
+        "mini_vllm with drafts against mini_vllm: 1.10x (1.00–1.30)")
+    assert format_drafts(drafted) == "mini_vllm with drafts: 3 of 8 drafted tokens accepted"
+    assert format_agreement([result_of(), drafted]) == "mini_vllm and mini_vllm with drafts produced the same tokens."
 
 
 def test_the_command_says_at_once_and_at_the_end_that_the_machine_is_busy(loaded, shallow, tmp_path, capsys,
@@ -187,8 +240,8 @@ def test_the_command_says_at_once_and_at_the_end_that_the_machine_is_busy(loaded
     assert main(["bench", "throughput", "--model", str(shallow("qwen3")), "--workload", "decode-16",
                  "--rounds", "1", "--output", str(tmp_path / "r.json")]) == 0
     captured = capsys.readouterr()
-    assert " ".join(captured.err.split()).endswith("Other programs keep 1.5 of 2 cores busy: what is measured now will "
-                                                   "not be worth much. Close them first.")
+    assert " ".join(captured.err.split()).endswith("Other programs keep 1.5 of 2 cores busy, so measurements will be "
+                                                   "unreliable. Close those programs first.")
     assert captured.out.count("x ?\n") == 2 and "do not trust" in captured.out
     told = (captured.out + captured.err).replace(str(shallow("qwen3")), "a model")  # its path may be long
     assert max(map(len, told.splitlines())) <= 80
@@ -227,7 +280,8 @@ def test_the_command_prints_saves_and_draws(loaded, shallow, tmp_path, capsys, m
     printed = " ".join(capsys.readouterr().out.split())
     assert "mini_vllm against one at a time:" in printed and "mini_vllm against mlx-lm:" in printed
     assert "worst gap between tokens while a later prompt was computed" in printed and "planning" in printed
-    assert "Equal tokens from one at a time, mini_vllm and mlx-lm." in printed and "other tokens" not in printed
+    assert "one at a time, mini_vllm and mlx-lm produced the same tokens." in printed
+    assert "different tokens" not in printed
     assert "medians of 3 rounds" in printed
     saved = json.loads(files[0].read_text())
     assert [result["arm"] for result in saved["results"]] == list(ARMS)
@@ -237,7 +291,42 @@ def test_the_command_prints_saves_and_draws(loaded, shallow, tmp_path, capsys, m
     assert files[1].read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.without_drafts("compares with an engine that does not draft")
+def test_the_command_measures_drafts_and_their_absence_in_turns(shallow, tmp_path, capsys, monkeypatch, free_drafts):
+    monkeypatch.setitem(WORKLOADS, "mixed-16", ("a few", lambda vocab_size: repeating(6).items))
+    file = tmp_path / "r.json"
+    assert main(["bench", "throughput", "--model", str(shallow("qwen3")), "--workload", "mixed-16", "--arm", "ours",
+                 "--draft", "ngram", "--num-speculative-tokens", "2", "--output", str(file)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "; drafts: ngram" in printed and "medians of 5 rounds" in printed
+    assert "mini_vllm with drafts against mini_vllm: " in printed
+    assert "mini_vllm and mini_vllm with drafts produced the same tokens." in printed
+    saved = json.loads(file.read_text())
+    plain, drafted = saved["results"]
+    assert (plain["arm"], drafted["arm"], drafted["num_rounds"]) == (BATCHED, DRAFTED, 5)
+    assert drafted["num_drafted_tokens"] > plain["num_drafted_tokens"] == 0
+    assert f"{drafted['num_accepted_tokens']} of {drafted['num_drafted_tokens']} drafted tokens accepted" in printed
+    assert (saved["draft"], saved["num_speculative_tokens"]) == ("ngram", 2)
+    (ratios,) = saved["ratios"]["mixed-16"].values()
+    assert len(ratios) == 5 and sorted(ratios)[2] == saved["speed_ups"]["mixed-16"][BATCHED]
+
+
+@pytest.mark.parametrize("command", [["generate", "hello"], ["bench", "throughput"], ["bench", "serve"]], ids=" ".join)
+@pytest.mark.parametrize("options, complaint", [
+    (["--model", "none", "--num-speculative-tokens", "2"], "--num-speculative-tokens needs --draft"),
+    (["--model", "none", "--draft", "ngram", "--num-speculative-tokens", "-1"], "num_speculative_tokens is -1"),
+    (["--draft", "no-such-model"], "no-such-model")])
+def test_the_options_of_drafts_are_checked_alike_by_every_command(command, options, complaint, capsys, monkeypatch):
+    monkeypatch.setattr(Comparison, "serve_round", lambda *_: pytest.fail("nothing is measured"))
+    monkeypatch.setattr("mini_vllm.benchmark.serving.command.our_server", lambda *_: pytest.fail("no server starts"))
+    assert main([*command, *options]) == 2
+    assert complaint in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments, complaint", [
+    (["--arm", "one", "--arm", "mlx-lm", "--draft", "ngram"], "--draft needs --arm ours"),
+    (["--model", "CHECKPOINT", "--draft", "tiny-tales", "--workload", "decode-16", "--arm", "ours"],
+     "draft is 'tiny-tales', whose vocabulary"),
     (["--random", "gpt"], "no random model 'gpt'"),
     (["--workload", "nano-256", "--model", "CHECKPOINT"], "the model's context is 512"),
     (["--rounds", "0", "--workload", "decode-16"], "rounds is 0"),
@@ -265,4 +354,4 @@ def test_generate_records_a_trace_and_trace_draws_it(shallow, tmp_path, capsys):
     assert main(["generate", "hello", "--model", "none-such", "--trace", str(tmp_path / "nowhere/run.trace")]) == 2
     assert "there is no folder" in capsys.readouterr().err, "that is told before anything is loaded"
     path.write_text("no trace")
-    assert main(["trace", str(path)]) == 2 and "line 1: this is no trace" in capsys.readouterr().err
+    assert main(["trace", str(path)]) == 2 and "line 1: this is not a trace" in capsys.readouterr().err

@@ -83,11 +83,13 @@ def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: OnToken,
     assert isinstance(scheduler, _WatchedScheduler)
     watch.kv_held, watch.kv_used = scheduler.num_slots_held, scheduler.num_slots_used
     metrics = engine.metrics()
+    num_drafted, num_accepted = metrics.num_drafted_tokens, metrics.num_accepted_tokens
     num_needed = (workload.num_prompt_tokens + workload.num_output_tokens - len(workload.items)
                   - metrics.num_saved_tokens)
     seconds = time.perf_counter() - watch.start_s
     profile = {"planning": scheduler.schedule_s, "model and sampling": timer.compute_s,
                "text and the rest": seconds - scheduler.schedule_s - timer.compute_s}
-    result = watch.result(workload, arm, model.num_rows, scheduler.num_asked)
+    result = watch.result(workload, arm, model.num_rows, scheduler.num_asked + num_drafted)
     return replace(result, num_preemptions=scheduler.num_preemptions,
-                   num_recomputed_tokens=scheduler.num_asked - num_needed, profile_s=profile), watch.token_ids
+                   num_recomputed_tokens=scheduler.num_asked + num_accepted - num_needed, profile_s=profile,
+                   num_drafted_tokens=num_drafted, num_accepted_tokens=num_accepted), watch.token_ids

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import cast
 
-from mini_vllm.arguments import QUICK, Results, chosen_arms
+from mini_vllm.arguments import QUICK, Results, chosen_arms, draft_settings
 from mini_vllm.backend import blas
 from mini_vllm.benchmark import tables
 from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, CHEAP_ROUNDS, Comparison
@@ -13,8 +14,9 @@ from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.machine_noise import Noise, look_around, print_if_any
 from mini_vllm.benchmark.mlx_lm_peer import has_peer, without_peer
 from mini_vllm.benchmark.plot import check_plot, plot_results
-from mini_vllm.benchmark.results import BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult
-from mini_vllm.benchmark.workloads import WORKLOADS, make_workload
+from mini_vllm.benchmark.results import BATCHED, DRAFTED, ONE_AT_A_TIME, PEER, BenchmarkResult
+from mini_vllm.benchmark.workloads import WORKLOADS, Settings, make_workload
+from mini_vllm.engine_config import EngineConfig
 from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.llm import progress_bar
 from mini_vllm.models.loader import load
@@ -37,46 +39,50 @@ def run_throughput(arguments: argparse.Namespace) -> int:
     if PEER in arms and not arguments.arm and not has_peer():  # if it was requested by name, its absence is an error
         arms.remove(PEER)
         print(without_peer(), file=sys.stderr)
-    drawing = _check(arguments)
+    drawing, draft = _check(arguments, arms)
     with Results(arguments) as saved:
-        results, speed_ups, noise, model = _measure(arguments, names, arms, drawing)
-        saved.save(tables.as_dict(model, results, speed_ups, noise))
+        results, ratios, noise, model = _measure(arguments, names, arms, drawing, draft)
+        saved.save({**tables.as_dict(model, results, ratios, noise), **draft})
     if arguments.plot:
-        plot_results(results, model, arguments.plot, speed_ups, noise)
+        plot_results(results, model, arguments.plot, tables.medians(ratios), noise)
     return 0
 
 
-def _measure(arguments: argparse.Namespace, names: list[str], arms: list[str], drawing: Drawing
-             ) -> tuple[list[BenchmarkResult], dict[str, dict[str, float]], dict[str, Noise], str]:
+def _measure(arguments: argparse.Namespace, names: list[str], arms: list[str], drawing: Drawing, draft: Settings
+             ) -> tuple[list[BenchmarkResult], dict[str, dict[str, list[float]]], dict[str, Noise], str]:
     """Return results, ratios and noise of each workload, and the model's name."""
     if arguments.quick:
         print(QUICK)
     loaded = load_random(arguments.random) if arguments.random else load(arguments.model)
     workloads = [make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
                  for name in names]
-    print(f"{loaded.name}, BLAS: {blas.name}; {drawing}", flush=True)
+    print(f"{loaded.name}, BLAS: {blas.name}; {drawing}{f'; drafts: {arguments.draft}' if draft else ''}", flush=True)
     tell_slow_blas()
     print_if_any(look_around().warning_before(), sys.stderr)
     results: list[BenchmarkResult] = []
-    speed_ups: dict[str, dict[str, float]] = {}
+    ratios: dict[str, dict[str, list[float]]] = {}
     noise: dict[str, Noise] = {}
     for workload in workloads:
         print(f"\n{fold(f'{workload.name}: {workload.about}')}", flush=True)
-        comparison = Comparison(loaded, workload, arms, drawing)
+        comparison = Comparison(loaded, workload, arms, drawing, draft=draft)
         _serve_rounds(comparison, arguments.rounds or (1 if arguments.quick else None))
         results += comparison.results()
-        speed_ups[workload.name], noise[workload.name] = comparison.speed_ups(), comparison.noise()
+        ratios[workload.name], noise[workload.name] = comparison.ratios(), comparison.noise()
         print(fold(_report(comparison, has_choice=arguments.rounds is None and not arguments.quick)), flush=True)
-    return results, speed_ups, noise, loaded.name
+    return results, ratios, noise, loaded.name
 
 
-def _check(arguments: argparse.Namespace) -> Drawing:
-    """Raise ValueError for an invalid option."""
+def _check(arguments: argparse.Namespace, arms: list[str]) -> tuple[Drawing, Settings]:
+    """Return the sampling, and the settings of drafts. Raise ValueError for an invalid option."""
     if arguments.rounds is not None and arguments.rounds < 1:
         raise ValueError(f"--rounds is {arguments.rounds}, must be at least 1")
     if arguments.plot:
         check_plot(arguments.plot)
-    return Drawing.from_arguments(arguments)
+    draft = cast(Settings, draft_settings(arguments))
+    EngineConfig(**draft)
+    if draft and BATCHED not in arms:
+        raise ValueError("--draft needs --arm ours")
+    return Drawing.from_arguments(arguments), draft
 
 
 def _serve_rounds(comparison: Comparison, num_asked: int | None) -> None:
@@ -92,8 +98,9 @@ def _report(comparison: Comparison, has_choice: bool) -> str:
     went."""
     results = comparison.results()
     paragraphs = [_rounds_line(comparison, has_choice), tables.format_table(results),
-                  tables.format_speed_ups(comparison.speed_ups(), comparison.noise()), tables.format_agreement(results),
-                  "", tables.format_memory(results)]
+                  tables.format_speed_ups(comparison.ratios(), comparison.noise(), comparison.ours),
+                  tables.format_agreement(results), "", tables.format_memory(results)]
+    paragraphs += [tables.format_drafts(result) for result in results if result.arm == DRAFTED]
     paragraphs += [tables.format_gap(result) for result in results
                    if result.worst_gap_beside_prompt_s and result.arm != ONE_AT_A_TIME]
     paragraphs += [tables.format_profile(result) for result in results if result.profile_s]

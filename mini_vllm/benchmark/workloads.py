@@ -19,6 +19,8 @@ class Settings(TypedDict, total=False):
     num_blocks: int
     block_size: int
     max_num_seqs: int
+    draft: str
+    num_speculative_tokens: int
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class Workload:
 
 
 def _generator(seed: int) -> np.random.Generator:
-    import numpy as np  # not above: the names of the workloads are part of `mini-vllm bench throughput --help`
+    # NumPy is not imported at the top of the file, because `mini-vllm bench throughput --help` imports this module for
+    # the names of the workloads, and must be quick.
+    import numpy as np
     return np.random.default_rng(seed)
 
 
@@ -118,9 +122,9 @@ WORKLOADS: dict[str, tuple[str, Callable[[int], list[Item]]]] = {
                 lambda vocab: _random(0, 64, (64, 512), (64, 512), vocab)),
     "nano-256": ("256 requests at once, prompts and outputs of 100–1024 tokens",
                  lambda vocab: _random(0, 256, (100, 1024), (100, 1024), vocab)),
-    "shared-prefix": ("32 requests at once that share 512 tokens and have 16–96 of their own, outputs of 16–64",
+    "shared-prefix": ("32 requests at once, prompts with 512 shared tokens and 16–96 different ones, outputs of 16–64",
                       lambda vocab: _shared_prefix(0, vocab)),
-    "chat": ("8 conversations of 4 turns, each turn with its whole history", lambda vocab: _chat(0, vocab)),
+    "chat": ("8 conversations of 4 turns; each turn sends the whole history again", lambda vocab: _chat(0, vocab)),
     "tiny-pool": ("48 requests at once, prompts of 32–128 tokens, outputs of 64–128, in a pool of 80 blocks",
                   lambda vocab: _random(0, 48, (32, 128), (64, 128), vocab)),
     "long-arrival": ("16 requests decode 192 tokens each; meanwhile a prompt of 2000 tokens arrives",

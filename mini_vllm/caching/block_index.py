@@ -76,7 +76,8 @@ class BlockIndex:
             if block is None:
                 break
             blocks.append(block)
-            parent = key_of(block)  # the stored chain, so that the next comparison ends after one block
+            # The stored key is the next key's parent, so the next comparison ends after one block.
+            parent = key_of(block)
         return blocks
 
     def insert(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,

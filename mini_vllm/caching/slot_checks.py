@@ -16,11 +16,11 @@ def check_arguments(request: Request, num_new_tokens: int, table: Sequence[KVCac
     if num_new_tokens < 1:
         raise ValueError(f"{who}: num_new_tokens is {num_new_tokens}, must be at least 1")
     if -(-num_hit_tokens // block_size) != len(hits):
-        raise ValueError(f"{who}: num_new_computed_tokens is {num_hit_tokens}, which does not end in the last of "
-                         f"{len(hits)} computed blocks of {block_size} tokens")
+        raise ValueError(f"{who}: num_new_computed_tokens is {num_hit_tokens}, which does not fit {len(hits)} computed "
+                         f"blocks of {block_size} tokens: the last token must be in the last block")
     if hits and table:
         raise RuntimeError(f"{who}: it holds {len(table)} blocks already; "
-                           "computed blocks come with the first call only")
+                           "computed blocks may be passed only in the first call")
     if request.num_computed_tokens > len(table) * block_size:
         raise RuntimeError(f"{who}: num_computed_tokens is {request.num_computed_tokens}, "
                            f"but its table has only {len(table) * block_size} slots")
@@ -40,8 +40,8 @@ def check_hits(request: Request, hits: Sequence[KVCacheBlock], num_hit_tokens: i
         is_held = key == wanted if end - start == block_size else _begins_with(key, wanted)
         if not is_held:
             raise RuntimeError(f"allocate_slots for request {request.request_id!r}: block {block.block_id} does not "
-                               f"hold its tokens {start} to {end - 1} (any more): "
-                               "was it given to someone else since the lookup?")
+                               f"hold its tokens {start} to {end - 1}; was it given to another request after the "
+                               "lookup?")
         parent = key
 
 

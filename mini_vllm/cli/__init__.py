@@ -1,4 +1,4 @@
-"""``mini-vllm demo | generate | chat | serve | bench | trace | pull | doctor``: the engine from a terminal.
+"""``mini-vllm demo | generate | chat | serve | bench | plan | trace | pull | doctor``: the engine from a terminal.
 
 A command is imported when it runs: ``mini-vllm --help`` loads neither MLX nor numpy.
 """
@@ -15,20 +15,20 @@ from mini_vllm import __version__, demo
 from mini_vllm.arguments import parse_arguments
 from mini_vllm.benchmark.workloads import WORKLOADS
 from mini_vllm.checks import nearest
-from mini_vllm.cli import options, sampling_options
+from mini_vllm.cli import options, plan, sampling_options
 from mini_vllm.cli.exit_status import BAD_ARGUMENTS, INTERRUPTED
 from mini_vllm.models.catalogue import KNOWN, SHIPPED, PullError
 from mini_vllm.terminal import run_command
 
-COMMANDS = ("demo", "generate", "chat", "serve", "bench", "trace", "pull", "doctor")
+COMMANDS = ("demo", "generate", "chat", "serve", "bench", "plan", "trace", "pull", "doctor")
 #: The end of the help text.
 EXAMPLES = """\
 try first:
-  mini-vllm demo blocks                      see blocks
-  mini-vllm demo live                        in a browser
-  mini-vllm generate "Once upon a time"      tells a tale
-  mini-vllm pull smollm2 && mini-vllm chat   a chat model
-  mini-vllm doctor                           this machine
+  mini-vllm demo blocks                      see the blocks
+  mini-vllm demo live                        see a live page
+  mini-vllm generate "Once upon a time"      continue a text
+  mini-vllm pull smollm2 && mini-vllm chat   talk to a model
+  mini-vllm doctor                           check the setup
 """
 
 
@@ -82,13 +82,14 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command")
 
     show = commands.add_parser("demo", help="see the engine at work",
-                               description="See the engine at work: a tale as it is decoded and three requests that "
-                               "share a beginning (tale), block tables step by step (blocks), or a page in your "
+                               description="See the engine at work: it decodes a tale and serves three requests that "
+                               "begin alike (tale), shows block tables step by step (blocks), or opens a page in your "
                                "browser (live).")
     demo.add_options(show)
     show.set_defaults(run=_demo, parser=show)
 
-    generate = commands.add_parser("generate", help="continue prompts", description="Continue prompts, streaming.")
+    generate = commands.add_parser("generate", help="continue prompts",
+                                   description="Continue prompts. The text appears as it is generated.")
     options.add_generate_options(generate)
     generate.set_defaults(run=_generate, parser=generate)
 
@@ -96,46 +97,66 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_chat_options(chat)
     chat.set_defaults(run=_chat, parser=chat)
 
-    serve = commands.add_parser("serve", help="an OpenAI-compatible server", description="Serve models over HTTP, as "
-                                "OpenAI's API does; see docs/serving.md.")
+    serve = commands.add_parser("serve", help="run an OpenAI-compatible server",
+                                description="Serve models over HTTP with OpenAI's API; see docs/serving.md.")
     options.add_serve_options(serve)
     serve.set_defaults(run=_serve, parser=serve)
 
-    bench = commands.add_parser("bench", help="measure", description="Measure, and print ratios taken in one run.")
+    bench = commands.add_parser("bench", help="measure the speed",
+                                description="Measure the speed. Every ratio compares two results of the same run.")
     bench.set_defaults(run=partial(_help, bench), parser=bench)
     workloads = "\n".join(f"  {name:<14} {about}" for name, (about, _) in WORKLOADS.items())
     benches = bench.add_subparsers(metavar="what")
     throughput = benches.add_parser(
-        "throughput", help="one request at a time, our batching, mlx-lm's",
+        "throughput", help="one at a time, our batching (with drafts), mlx-lm's batching",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Serve the same requests one at a time, batched, and by mlx-lm's BatchGenerator, in turns.\n\n"
+        description="Serve the same requests one at a time, in our batches, and with mlx-lm's BatchGenerator.\n"
+                    "With --draft, our batches are served twice, without and with drafts, and the ratios\n"
+                    "say how many times as fast they are with drafts.\n\n"
                     f"workloads:\n{workloads}")
     options.add_throughput_options(throughput)
     throughput.set_defaults(run=_throughput, parser=throughput)
     served = benches.add_parser(
         "serve", help="our server and mlx-lm's, over HTTP",
         description="Send requests to our server and to mlx-lm's at random times, and measure the latencies at given "
-        "rates, the highest rate that each server keeps up with, and high priority under overload.")
+        "rates, the highest rate that each server can sustain, and high priority under overload. "
+        "With --draft, our server drafts, and mlx-lm's does not.")
     options.add_bench_serve_options(served)
     served.set_defaults(run=_bench_serve, parser=served)
     gpu = benches.add_parser(
-        "gpu", help="a GPU: is it right, and how fast",
-        description="Try the kernels and compare our tokens with mlx-lm's; then time decode steps of 1, 16, 64 and 256 "
-        "requests, a packed model, and whole workloads, next to mlx-lm and to the time of the memory traffic alone.")
+        "gpu", help="correctness and speed on a GPU",
+        description="Test the kernels and compare our tokens with mlx-lm's. Then time decode steps of 1, 16, 64 and "
+        "256 requests, a packed model and whole workloads, compared with mlx-lm and with the time that reading the "
+        "memory takes.")
     options.add_bench_gpu_options(gpu)
     gpu.set_defaults(run=_bench_gpu, parser=gpu)
 
-    trace = commands.add_parser("trace", help="draw a step trace",
-                                description="Draw a trace of steps: requests over steps, how long each took, and the "
-                                "block pool.")
+    speculation = benches.add_parser(
+        "speculation", help="decoding with and without drafts",
+        description="Decode the same requests with and without drafts, by kind of text, drafted tokens per step and "
+        "batch size. With --draft MODEL also with mlx-lm's speculative generation, for one request.")
+    options.add_bench_speculation_options(speculation)
+    speculation.set_defaults(run=_bench_speculation, parser=speculation)
+
+    planned = commands.add_parser("plan", help="how many machines a workload needs",
+                                  description="Print the arithmetic of a workload: memory, the time of a step, tokens "
+                                  "per second and replicas. Every line shows its formula; see docs/scaling.md.")
+    plan.add_options(planned)
+    planned.set_defaults(run=plan.run_plan, parser=planned)
+
+    trace = commands.add_parser("trace", help="draw a recorded run",
+                                description="Draw a trace: what each request did in each step, how long the steps "
+                                "took, and the block pool.")
     options.add_trace_options(trace)
     trace.set_defaults(run=_trace, parser=trace)
 
-    pull = commands.add_parser("pull", help="fetch a model", description="Fetch a model that does not ship.")
-    pull.add_argument("model", help=f"{', '.join(KNOWN)}; {', '.join(SHIPPED)} ships")
+    pull = commands.add_parser("pull", help="download a model",
+                               description="Download a model that does not ship with mini_vllm.")
+    pull.add_argument("model", help=f"{', '.join(KNOWN)} ({', '.join(SHIPPED)} ships with mini_vllm)")
     pull.set_defaults(run=_pull, parser=pull)
 
-    doctor = commands.add_parser("doctor", help="what this machine offers", description="What this machine offers.")
+    doctor = commands.add_parser("doctor", help="check this machine",
+                                 description="Show what this machine offers, and how to make it faster.")
     doctor.set_defaults(run=_doctor, parser=doctor)
     return parser
 
@@ -155,10 +176,10 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _generate(arguments: argparse.Namespace) -> int:
     options.check_together(arguments)
     prompts = list(options.read_prompts(arguments, sys.stdin))
+    params = sampling_options.sampling_params(arguments)
     if arguments.beams is not None:
         from mini_vllm.cli.beams import run_beams
-        return run_beams(arguments, prompts)
-    params = sampling_options.sampling_params(arguments)
+        return run_beams(arguments, prompts, params)
     from mini_vllm.cli.generate import run_generate
     return run_generate(arguments, prompts, params)
 
@@ -182,6 +203,11 @@ def _throughput(arguments: argparse.Namespace) -> int:
 def _bench_gpu(arguments: argparse.Namespace) -> int:
     from mini_vllm.benchmark.gpu.command import run_gpu_benchmark
     return run_gpu_benchmark(arguments)
+
+
+def _bench_speculation(arguments: argparse.Namespace) -> int:
+    from mini_vllm.benchmark.speculation import run_speculation_benchmark
+    return run_speculation_benchmark(arguments)
 
 
 def _bench_serve(arguments: argparse.Namespace) -> int:

@@ -13,10 +13,10 @@ from mini_vllm.beam_search import Beam
 from mini_vllm.cli.exit_status import FAILED
 from mini_vllm.cli.generate import engine_config, make_engine
 from mini_vllm.cli.printing import JsonPrinter, title
-from mini_vllm.request import PromptTokensDetails, Usage
+from mini_vllm.request import PromptTokensDetails, SamplingParams, Usage
 
 
-def run_beams(arguments: argparse.Namespace, prompts: Sequence[str]) -> int:
+def run_beams(arguments: argparse.Namespace, prompts: Sequence[str], params: SamplingParams) -> int:
     """Search the beams of one prompt after the other, and print those of a prompt when its search is over."""
     engine = make_engine(arguments, engine_config(arguments))
     length_penalty = 1.0 if arguments.length_penalty is None else arguments.length_penalty
@@ -28,7 +28,7 @@ def run_beams(arguments: argparse.Namespace, prompts: Sequence[str]) -> int:
         before = engine.metrics()
         try:
             beams = beam_search.beam_search(engine, prompt, arguments.beams, arguments.max_tokens, length_penalty,
-                                            ignore_eos)
+                                            ignore_eos, params.structured_outputs)
         except (ValueError, RuntimeError) as error:
             num_refused += 1
             print(f"mini-vllm: prompt {index + 1}: {error}", file=sys.stderr)

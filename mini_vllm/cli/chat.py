@@ -71,7 +71,7 @@ def _save(trace: StepTrace, path: Path) -> None:
 
 
 class Chat:
-    """A person and an engine who take turns."""
+    """A conversation between a person and an engine, turn by turn."""
 
     def __init__(self, engine: LLMEngine, conversation: Conversation, params: SamplingParams, is_terminal: bool
                  ) -> None:
@@ -115,7 +115,7 @@ class Chat:
             tell(str(self.engine.metrics()))
         else:
             self.conversation.reset()
-            tell("The conversation begins anew.")
+            tell("A new conversation starts.")
 
     def answer(self, question: str) -> None:
         """Stream the answer. Ctrl-C stops it; the text up to that point stays in the conversation."""
@@ -144,7 +144,8 @@ class Chat:
         self.conversation.begin_turn(asked)
         if asked.num_forgotten:
             turns = "turn is" if asked.num_forgotten == 1 else f"{asked.num_forgotten} turns are"
-            tell(f"The conversation no longer fits {self.conversation.context.name}: the oldest {turns} forgotten.")
+            tell(f"The conversation no longer fits into {self.conversation.context.name}: the oldest {turns} "
+                 "forgotten.")
         return request_id
 
     def _outputs(self, request_id: str, ctrl_c: CtrlC) -> Iterator[RequestOutput]:

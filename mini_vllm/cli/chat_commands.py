@@ -9,14 +9,14 @@ from mini_vllm.checks import nearest
 
 COMMANDS = {
     "/help": "commands and keys",
-    "/reset": "begin anew; the system message stays",
-    "/stats": "what happened so far: steps, blocks, the cache",
+    "/reset": "start a new conversation; the system message stays",
+    "/stats": "statistics so far: steps, blocks, the cache",
     "/quit": "end the chat",
 }
 KEYS = """
 Enter             sends
-Ctrl-J, Alt-Enter begin a new line; a paste is one message
-Ctrl-C            stops an answer; drops what is typed
+Ctrl-J, Alt-Enter start a new line; a paste is one message
+Ctrl-C            stops an answer, or clears the typed text
 Ctrl-D            ends the chat
 Up, Down, Ctrl-R  find earlier messages; Tab completes /…"""
 

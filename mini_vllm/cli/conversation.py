@@ -71,8 +71,8 @@ class Conversation:
             asked = self._read(question, self._num_to_forget(question, limit))
         if len(asked.token_ids) >= self.context.num_tokens:
             system = " with the system message" if self.system else ""
-            raise ValueError(f"the message is too long: it has {len(asked.token_ids)} tokens{system}, and of "
-                             f"{self.context.name} one must be left for the answer")
+            raise ValueError(f"the message is too long: it has {len(asked.token_ids)} tokens{system}, which leaves no "
+                             f"room for an answer within {self.context.name}")
         return asked
 
     def begin_turn(self, asked: Asked) -> None:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from rich.text import Text
 
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo, mx
+from mini_vllm.benchmark.machine import memory_bytes
 from mini_vllm.benchmark.orders import measure_orders
 from mini_vllm.benchmark.products import measure_gflops, product_error
 from mini_vllm.fast import tuning
@@ -30,22 +30,12 @@ TOLERANCE = 1e-2
 #: How long products are measured, and how many times faster the other order must be before the doctor reports it.
 ORDER_SECONDS, MAX_TIMES_OFF = 2.0, 1.3
 
-NOTHING_TO_DO = "nothing to do"
+NOTHING_TO_DO = "nothing"
 ADVICE = {
-    backend.SWITCHED_OFF: "for faster products: unset MINI_VLLM_BLAS",
-    backend.LEFT_PLAIN: "for faster products: unset MINI_VLLM_PLAIN",
-    backend.TOO_LATE: "for faster products: import mini_vllm before mlx.core",
+    backend.SWITCHED_OFF: "for faster matrix products: unset MINI_VLLM_BLAS",
+    backend.LEFT_PLAIN: "for faster matrix products: unset MINI_VLLM_PLAIN",
+    backend.TOO_LATE: "for faster matrix products: import mini_vllm before mlx.core",
 }
-
-
-def memory_bytes() -> tuple[int, int | None]:
-    """Return the machine's memory, total and available (None if the system does not report it)."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return total, None
-    return total, next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def models_at_hand() -> list[tuple[str, Path]]:
@@ -58,7 +48,7 @@ def models_at_hand() -> list[tuple[str, Path]]:
 def advice(blas: BlasInfo) -> str:
     """Return one line that says what the user can do to make products faster."""
     if blas.note == backend.NOT_FOUND:
-        return f"for faster products: {', or '.join(install_commands())}"
+        return f"for faster matrix products: {', or '.join(install_commands())}"
     return ADVICE.get(blas.note, NOTHING_TO_DO)
 
 
@@ -68,10 +58,12 @@ def describe_orders(seconds: float = ORDER_SECONDS) -> str:
     each_s = seconds / (len(numbers) * len(parts))
     worst = max(measure_orders(("smollm2",), numbers, each_s, parts), key=lambda order: order.times_off)
     if worst.times_off <= MAX_TIMES_OFF:
-        return f"the table of products fits: at most {max(worst.times_off, 1):.2f} times off"
-    return (f"the table of products is {worst.times_off:.2f} times off here: {worst.num_rows} rows, "
-            f"{'→'.join(map(str, worst.shape))}, {worst.table_says} first\n"
-            "python tools/measure blas, in a checkout, shows all of it; results are right, some steps take longer")
+        return ("the table of product orders fits this machine: its choices take at most "
+                f"{max(worst.times_off, 1):.2f} times as long as the fastest")
+    return (f"the table of product orders does not fit this machine: its choice takes {worst.times_off:.2f} times as "
+            f"long as the other order ({worst.num_rows} rows, {'→'.join(map(str, worst.shape))}, {worst.table_says} "
+            "first)\n"
+            "results are right, but some steps take longer; `python tools/measure blas` in a checkout shows all sizes")
 
 
 def run_doctor(console: Console, complaint: str | None = None) -> int:
@@ -96,12 +88,12 @@ def run_doctor(console: Console, complaint: str | None = None) -> int:
     ]
     error = product_error()
     is_right = error < TOLERANCE
-    to_do = advice(blas) if is_right else (f"do not trust this BLAS: a product is off by {error:.3g}, allowed is "
+    to_do = advice(blas) if is_right else (f"do not use this BLAS: a product is off by {error:.3g}, the limit is "
                                            f"{TOLERANCE}; set MINI_VLLM_BLAS=none")
     if to_do_for_kernels:
         to_do = to_do_for_kernels if to_do == NOTHING_TO_DO else f"{to_do}; {to_do_for_kernels}"
     if complaint is not None:
-        rows.insert(0, ("wrong", f"{complaint}\nThe rest is as it would be without it."))
+        rows.insert(0, ("wrong", f"{complaint}\nThe rest of this report describes the machine without that setting."))
         to_do = "unset MINI_VLLM_BLAS" + (f"; {to_do}" if to_do != NOTHING_TO_DO else "")
     rows.append(("what to do", to_do))
     for title, text in rows:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from mini_vllm.arguments import draft_settings
 from mini_vllm.cli.exit_status import FAILED, INTERRUPTED
 from mini_vllm.cli.loading import loading
 from mini_vllm.cli.printing import JsonPrinter, Printer, TextPrinter
@@ -52,7 +53,7 @@ def make_engine(arguments: argparse.Namespace, config: EngineConfig, trace: Step
 
 def engine_config(arguments: argparse.Namespace) -> EngineConfig:
     return EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory,
-                        enable_prefix_caching=not arguments.no_prefix_caching)
+                        enable_prefix_caching=not arguments.no_prefix_caching, **draft_settings(arguments))
 
 
 def _make_printer(arguments: argparse.Namespace, num_texts: int) -> Printer:

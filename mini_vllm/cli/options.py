@@ -7,52 +7,61 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from mini_vllm.arguments import add_arm_option, add_model_options, add_quick_option, add_result_options
+from mini_vllm.arguments import (
+    add_arm_option,
+    add_draft_options,
+    add_model_options,
+    add_quick_option,
+    add_result_options,
+)
 from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.workloads import WORKLOADS
-from mini_vllm.cli.sampling_options import FIELDS, add_choice_options, add_end_options, option_of
+from mini_vllm.cli.sampling_options import FIELDS, add_choice_options, add_end_options, add_structure_options, option_of
 
 #: A beam search does not sample, does not stop at texts, and cannot be recorded.
-NOT_WITH_BEAMS = ("n", *(name for name in FIELDS if name not in ("n", "max_tokens", "ignore_eos")), "trace")
+NOT_WITH_BEAMS = ("n", *(name for name in FIELDS if name not in ("n", "max_tokens", "ignore_eos",
+                                                        "structured_outputs")), "trace")
 MODELS = "tiny-tales, smollm2, a folder, a .gguf or a hub name"
 
 
 def add_generate_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] [prompt ...]"
-    parser.add_argument("prompts", nargs="*", metavar="prompt", help="default: one prompt from standard input")
-    parser.add_argument("--file", type=Path, help="one prompt per line")
+    parser.add_argument("prompts", nargs="*", metavar="prompt", help="text to continue (default: one prompt from "
+                        "standard input)")
+    parser.add_argument("--file", type=Path, help="read prompts from a file, one per line")
     parser.add_argument("--model", default="tiny-tales", help=f"{MODELS} (default: %(default)s)")
-    parser.add_argument("--n", type=int, metavar="N", help="continuations of each prompt (default: 1)")
+    parser.add_argument("--n", type=int, metavar="N", help="number of continuations per prompt (default: 1)")
     _add_output_options(parser)
     add_choice_options(parser)
     add_end_options(parser, max_tokens=128)
+    add_structure_options(parser)
     beams = parser.add_argument_group("beam search")
-    beams.add_argument("--beams", type=int, metavar="WIDTH", help="instead of drawing, search for the likeliest "
-                       "continuations with this many beams, and print them, best first")
+    beams.add_argument("--beams", type=int, metavar="WIDTH", help="search for the likeliest continuations with "
+                       "this number of beams instead of drawing, and print them, best first")
     beams.add_argument("--length-penalty", type=float, metavar="X",
-                       help="beams are ranked by log-probability over length ** X (default: 1.0)")
+                       help="rank beams by log-probability divided by length ** X (default: 1.0)")
     _add_engine_options(parser)
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("what is printed")
-    output.add_argument("--json", action="store_true", help="one JSON object per prompt, when it is finished")
-    output.add_argument("--logprobs", type=int, metavar="K", help="with --json: the log-probability of every token, "
-                        "and of the K likeliest at its position")
-    output.add_argument("--prompt-logprobs", type=int, metavar="K", help="the same for the tokens of the prompt")
+    output.add_argument("--json", action="store_true", help="print one JSON object per finished prompt")
+    output.add_argument("--logprobs", type=int, metavar="K", help="with --json: also print the log-probability of "
+                        "every token, and of the K likeliest tokens at its position")
+    output.add_argument("--prompt-logprobs", type=int, metavar="K", help="like --logprobs, for the prompt's tokens")
     _add_report_options(output)
 
 
 def _add_report_options(output: argparse._ArgumentGroup) -> None:
     output.add_argument("--stats", action="store_true", help="print statistics at the end: steps, blocks, cache hits")
     output.add_argument("--trace", type=Path, metavar="FILE", help="record every step: as a picture if FILE "
-                        "ends in .svg or .png, else for `mini-vllm trace FILE`")
+                        "ends in .svg or .png, otherwise as a trace that `mini-vllm trace FILE` draws")
 
 
 def add_chat_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] [model]"
     add_model_options(parser, "smollm2", "smollm2, a folder, a .gguf or a hub name")
-    parser.add_argument("--system", metavar="TEXT", help="system message: what the model should know or be")
+    parser.add_argument("--system", metavar="TEXT", help="system message: instructions or facts for the model")
     _add_report_options(parser.add_argument_group("what is printed"))
     add_choice_options(parser)
     add_end_options(parser, max_tokens=512)
@@ -60,18 +69,18 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"{MODELS}; each is loaded when it is first asked "
-                        "for (default: tiny-tales)")
-    parser.add_argument("--model", action="append", metavar="NAME", help="one more model; may be given several times")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; beyond this machine only with "
-                        "--keys (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes any free port (default: %(default)s)")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"{MODELS}; each is loaded on first use (default: "
+                        "tiny-tales)")
+    parser.add_argument("--model", action="append", metavar="NAME", help="another model; may be given several times")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; addresses that other machines can "
+                        "reach need --keys (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="0: any free port (default: %(default)s)")
     parser.add_argument("--keys", type=Path, metavar="FILE", help="a TOML file of API keys, each with its rate limit "
                         "and priority")
     parser.add_argument("--allow-host", action="append", metavar="NAME", help="a name under which clients may call "
-                        "this server, besides --host, localhost and plain addresses; may be given several times")
+                        "this server, in addition to --host, localhost and plain addresses; may be given several times")
     parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="how many texts per model may "
-                        "wait for a seat; further requests are rejected with 429 (default: %(default)s)")
+                        "wait; further requests are rejected with 429 (default: %(default)s)")
     parser.add_argument("--key-share", type=float, default=0.5, metavar="PART", help="fraction of a model's running "
                         "and waiting texts that one key may hold while other keys of its priority wait (default: "
                         "%(default)s)")
@@ -79,10 +88,16 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
                         "the least recently used model is unloaded (default: no limit)")
     parser.add_argument("--drain", type=float, default=30, metavar="SECONDS", help="how long running requests may "
                         "take to finish after SIGTERM or Ctrl-C (default: %(default)s)")
+    replicas = parser.add_argument_group("replicas", "several servers behind one address; a request goes to the one "
+                                         "that has its prefix cached")
+    replicas.add_argument("--replicas", type=int, default=0, metavar="N", help="start N servers, which share the cores "
+                          "of this machine (default: one server, without a router)")
+    replicas.add_argument("--worker", action="append", metavar="URL", help="also use this server, on another machine "
+                          "for example; may be given several times")
     group = _add_engine_options(parser)
-    group.add_argument("--max-num-seqs", type=int, default=64, metavar="N", help="seats: texts that are computed at "
+    group.add_argument("--max-num-seqs", type=int, default=64, metavar="N", help="how many texts are computed at "
                        "once (default: %(default)s)")
-    group.add_argument("--num-blocks", type=int, metavar="N", help="blocks of the KV cache, instead of --kv-memory")
+    group.add_argument("--num-blocks", type=int, metavar="N", help="number of blocks, instead of --kv-memory")
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -90,19 +105,23 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
     group.add_argument("--kv-memory", default="512MB", metavar="SIZE", help="memory for keys and values (default: "
                        "%(default)s)")
     group.add_argument("--parts", type=Path, metavar="FILE", help="a Python file with your own parts: "
-                       "parts = EngineParts(...), or classes named as the engine's, BlockPool or Scheduler")
-    group.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt in full")
+                       "parts = EngineParts(...), or classes with the engine's names, such as BlockPool or Scheduler")
+    add_draft_options(group)
+    group.add_argument("--no-prefix-caching", action="store_true", help="do not reuse cached prefixes: compute every "
+                       "prompt in full")
     return group
 
 
 def add_throughput_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", action="append", choices=[*WORKLOADS, "all"], metavar="NAME",
-                        help="may be given several times (default: decode-16, nano-16, mixed-64, long-arrival)")
+                        help="what to serve; may be given several times (default: decode-16, nano-16, mixed-64, "
+                        "long-arrival)")
     add_model_options(parser, "tiny-tales", MODELS)
-    parser.add_argument("--random", metavar="SHAPE", help="instead of a model, random weights of this shape: qwen3-27m")
+    parser.add_argument("--random", metavar="SHAPE", help="random weights of this shape instead of a model: qwen3-27m")
     add_arm_option(parser, "one", "ours", "mlx-lm")
-    parser.add_argument("--rounds", type=int, metavar="N", help="rounds, for medians (default: 3 if a round of the "
-                        "workload takes less than 20 s, else 1)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="number of rounds; the results are medians (default: 3 "
+                        "if a round of the workload takes less than 20 s, else 1; with --draft 5)")
+    add_draft_options(parser)
     Drawing.add_arguments(parser)
     add_result_options(parser)
     add_quick_option(parser)
@@ -110,29 +129,51 @@ def add_throughput_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--traffic", action="append", choices=["mixed", "shared", "shared-512", "short"], help="may be "
-                        "given several times (default: mixed and shared)")
+    parser.add_argument("--traffic", action="append", choices=["mixed", "shared", "shared-512", "short"],
+                        help="what to send; may be given several times (default: mixed and shared)")
     parser.add_argument("--part", action="append", choices=["rates", "goodput", "priority"], help="what to measure; "
                         "may be given several times (default: all)")
-    parser.add_argument("--rate", action="append", type=float, metavar="R", help="requests per second in the tables; "
-                        "may be given several times; the search for the goodput starts at the first (default: 4 and 8)")
-    parser.add_argument("--requests", type=int, metavar="N", help="requests per run (default: those of 20 s, at least "
-                        "40)")
+    parser.add_argument("--rate", action="append", type=float, metavar="R", help="requests per second, with a table "
+                        "for each rate; may be given several times; the search for the goodput starts at the first "
+                        "(default: 4 and 8)")
+    parser.add_argument("--requests", type=int, metavar="N", help="requests per run (default: 20 s of traffic, at "
+                        "least 40)")
     add_model_options(parser, "tiny-tales", MODELS)
+    add_draft_options(parser)
     _add_pair_of_arms(parser)
     add_result_options(parser)
     add_quick_option(parser)
 
 
 def add_bench_gpu_options(parser: argparse.ArgumentParser) -> None:
-    add_model_options(parser, "qwen3-0.6b", "the shape of a model, whose weights are random: qwen3-0.6b, llama-3.2-1b "
-                      "or qwen3-27m", "--shape", choices=["qwen3-0.6b", "llama-3.2-1b", "qwen3-27m"])
+    add_model_options(parser, "qwen3-0.6b", "the shape of a model with random weights: qwen3-0.6b, llama-3.2-1b or "
+                      "qwen3-27m", "--shape", choices=["qwen3-0.6b", "llama-3.2-1b", "qwen3-27m"])
     parser.add_argument("--workload", action="append", choices=["nano-16", "nano-32", "nano-64", "nano-256"],
-                        help="may be given several times (default: nano-64 and nano-256)")
+                        help="what to serve; may be given several times (default: nano-64 and nano-256)")
     parser.add_argument("--only", action="append", choices=("steps", "packed", "workloads"),
-                        help="may be given several times (default: all three)")
-    parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="of the GPU's memory, if it is not known here")
+                        help="what to measure; may be given several times (default: all three)")
+    parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="memory bandwidth of a GPU that the "
+                        "benchmark does not know")
     _add_pair_of_arms(parser)
+    add_result_options(parser)
+    add_quick_option(parser)
+
+
+def add_bench_speculation_options(parser: argparse.ArgumentParser) -> None:
+    add_model_options(parser, "tiny-tales", MODELS)
+    parser.add_argument("--draft", default="ngram", metavar="ngram|MODEL", help="what guesses the tokens (default: "
+                        "%(default)s)")
+    parser.add_argument("--kind", action="append", choices=["quoting", "editing", "summarising", "free"],
+                        help="kind of text; may be given several times (default: all)")
+    parser.add_argument("--num-speculative-tokens", action="append", type=int, metavar="K", help="tokens to guess per "
+                        "step; may be given several times (default: 2, 4 and 7)")
+    parser.add_argument("--batch", action="append", type=int, metavar="N", help="requests at once; may be given "
+                        "several times (default: 1 and 8)")
+    parser.add_argument("--tokens", type=int, default=100, metavar="N",
+                        help="tokens per request (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds of both sides (default: 5)")
+    _add_pair_of_arms(parser)
+    Drawing.add_arguments(parser)
     add_result_options(parser)
     add_quick_option(parser)
 
@@ -143,13 +184,14 @@ def _add_pair_of_arms(parser: argparse.ArgumentParser) -> None:
 
 
 def add_trace_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="written by generate --trace or StepTrace.save")
-    parser.add_argument("-o", "--output", "--out", type=Path, metavar="FILE", help="an .svg, or a .png, which needs "
-                        "resvg-py (default: the trace's name with .svg)")
-    parser.add_argument("--width", type=int, metavar="PIXELS", help="480 to 10000 (default: as the steps need, about "
-                        "960)")
-    parser.add_argument("--first-step", type=int, default=0, metavar="N", help="default: %(default)s")
-    parser.add_argument("--num-steps", type=int, metavar="N", help="default: to the end")
+    parser.add_argument("file", type=Path, help="a trace, written by generate --trace or StepTrace.save")
+    parser.add_argument("-o", "--output", "--out", type=Path, metavar="FILE", help="the picture, an .svg or .png; a "
+                        ".png needs resvg-py (default: the trace's name with .svg)")
+    parser.add_argument("--width", type=int, metavar="PIXELS", help="width of the picture, 480 to 10000 (default: "
+                        "about 960, depending on the steps)")
+    parser.add_argument("--first-step", type=int, default=0, metavar="N", help="first step to draw (default: "
+                        "%(default)s)")
+    parser.add_argument("--num-steps", type=int, metavar="N", help="number of steps to draw (default: up to the end)")
 
 
 # ---- reading the values
@@ -160,13 +202,13 @@ def check_together(arguments: argparse.Namespace) -> None:
     if arguments.beams is not None:
         given = _given(arguments, NOT_WITH_BEAMS)
         if given:
-            raise ValueError(f"{_names(given)} {'do' if len(given) > 1 else 'does'} not go with --beams")
+            raise ValueError(f"{_names(given)} cannot be combined with --beams")
         return
     if arguments.length_penalty is not None:
-        raise ValueError("--length-penalty goes only with --beams")
+        raise ValueError("--length-penalty needs --beams")
     given = _given(arguments, ("logprobs", "prompt_logprobs"))
     if given and not arguments.json:
-        raise ValueError(f"{_names(given)} {'go' if len(given) > 1 else 'goes'} only with --json")
+        raise ValueError(f"{_names(given)} {'need' if len(given) > 1 else 'needs'} --json")
 
 
 def _given(arguments: argparse.Namespace, names: Iterable[str]) -> list[str]:
@@ -217,5 +259,5 @@ def _prompts_of_file(file: Path) -> list[str]:
             at = error.start
             raise ValueError(f"{file}, line {number}: not UTF-8: byte {line[at]:#x} at {at}") from None
     if not any(prompt.strip() for prompt in prompts):
-        raise ValueError(f"{file} holds no prompt: one a line is expected")
+        raise ValueError(f"{file} contains no prompt; write one prompt per line")
     return [prompt for prompt in prompts if prompt.strip()]

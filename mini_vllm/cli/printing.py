@@ -33,8 +33,8 @@ class TextPrinter:
         self.num_texts = num_texts
         self._order: list[str] = []
         self._latest: dict[str, RequestOutput] = {}
-        self._num_shown = 0  # characters of the current text
-        self._at = (0, 0)  # the prompt and the continuation being shown
+        self._num_shown = 0  # the number of characters of the current text that are printed
+        self._at = (0, 0)  # the indices of the current prompt and of its current continuation
         self._begun = False
 
     def expect(self, request_id: str) -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from mini_vllm.arguments import draft_settings
+from mini_vllm.checks import whole_number
 from mini_vllm.cli.loading import short_name
 from mini_vllm.cli.notes import tell
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.extras import check_installed
 from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.parts.parts_file import load_parts
+
+if TYPE_CHECKING:
+    from mini_vllm.server.settings import ServerSettings
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
@@ -19,14 +26,15 @@ def run_serve(arguments: argparse.Namespace) -> int:
     from mini_vllm.server.settings import ServerSettings
     config = EngineConfig(kv_memory=arguments.kv_memory, num_blocks=arguments.num_blocks,
                           max_num_seqs=arguments.max_num_seqs, preempt_for_priority=True,
-                          enable_prefix_caching=not arguments.no_prefix_caching)
+                          enable_prefix_caching=not arguments.no_prefix_caching, **draft_settings(arguments))
     models = tuple(dict.fromkeys([*arguments.models, *(arguments.model or [])])) or ("tiny-tales",)
+    is_front = arguments.replicas or arguments.worker
     settings = ServerSettings(
         models=models, host=arguments.host, port=arguments.port,
         allowed_hosts=tuple(arguments.allow_host or ()), keys_file=arguments.keys, max_waiting=arguments.max_waiting,
         key_share=arguments.key_share,
         memory=arguments.memory, drain_s=arguments.drain, engine=config,
-        parts=load_parts(arguments.parts) if arguments.parts else None)
+        parts=load_parts(arguments.parts) if arguments.parts and not is_front else None)
 
     def say_where(address: str) -> None:
         tell_slow_blas()
@@ -34,5 +42,42 @@ def run_serve(arguments: argparse.Namespace) -> int:
         tell(f"Serving {names} at {address}/v1, each loaded on first use.\n"
              f"Open {address}/ to see the engine at work. Ctrl-C stops.")
 
+    if is_front:
+        return _run_front(arguments, settings)
     serve(settings, say_where)
     return 0
+
+
+def _run_front(arguments: argparse.Namespace, settings: ServerSettings) -> int:
+    """Serve through replicas, until told to stop."""
+    from mini_vllm.server.replicas.serving import MAX_REPLICAS, serve_replicas
+    num_replicas = whole_number("--replicas", arguments.replicas, 0, MAX_REPLICAS)
+    check_memory(settings, num_replicas)
+    workers = tuple(arguments.worker or ())
+
+    def say_where(address: str) -> None:
+        tell_slow_blas()
+        names = ", ".join(map(short_name, settings.models))
+        tell(f"Serving {names} at {address}/v1, with {num_replicas} replicas on this machine and {len(workers)} other "
+             "workers. Ctrl-C stops.")
+
+    serve_replicas(settings, num_replicas, workers, arguments.parts, say_where)
+    return 0
+
+
+def check_memory(settings: ServerSettings, num_replicas: int) -> None:
+    """Raise ValueError if this machine has too little memory for all models in every replica.
+
+    A KV cache given as a number of blocks is not counted: its size is known once the model is loaded.
+    """
+    from mini_vllm.benchmark.machine import memory_bytes
+    from mini_vllm.server.models.loaded_model import estimated_bytes
+    total, available = memory_bytes()
+    available = total if available is None else available
+    needed = num_replicas * sum(estimated_bytes(replace(settings.engine, model=model)) for model in settings.models)
+    if settings.max_memory_bytes is not None:
+        needed = min(needed, settings.max_memory_bytes)
+    if needed > available:
+        raise ValueError(f"--replicas is {num_replicas}: weights and KV caches take {needed / 1e9:.1f} GB, and "
+                         f"{available / 1e9:.1f} GB of memory are available; use fewer replicas, a smaller --kv-memory "
+                         "or --memory")

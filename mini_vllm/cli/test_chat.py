@@ -102,7 +102,7 @@ def test_without_the_prefix_cache_nothing_is_found(talk):
 def test_reset_begins_anew_and_the_system_message_stays(talk, asked):
     captured = talk("first\n/reset\nsecond\n", "--system", "Be brief.")
     assert asked[1] == "system: Be brief.\nuser: second\nassistant: "
-    assert "The conversation begins anew.\n" in captured.err
+    assert "A new conversation starts.\n" in captured.err
 
 
 def test_stats_are_what_the_engine_counts(talk, asked):
@@ -155,7 +155,7 @@ def test_ctrl_c_before_the_first_token_does_not_end_the_chat(talk, asked, ctrl_c
     ctrl_c(Tokenizer, "apply_chat_template", 0)
     captured = talk("first\nsecond\n")
     assert asked == ["user: first\nassistant: ", "user: first\nassistant: \nuser: second\nassistant: "]
-    assert captured.err.startswith("no token came; stopped\n")
+    assert captured.err.startswith("no token was generated; stopped\n")
 
 
 def test_ctrl_c_as_an_answer_ends_does_not_end_the_chat(talk, asked, ctrl_c):
@@ -188,7 +188,7 @@ def test_ctrl_c_while_a_pipe_is_waited_for_ends_the_chat_and_the_run_is_saved(ta
 
 def test_a_full_context_forgets_the_oldest_turns_and_says_so(talk, asked):
     captured = talk("".join(f"question {number:02}\n" for number in range(30)), max_tokens=4)
-    notes = re.findall("The conversation no longer fits the model's 512 tokens: the oldest "
+    notes = re.findall("The conversation no longer fits into the model's 512 tokens: the oldest "
                        r"(\d+) turns are forgotten\.", captured.err)
     assert len(asked) == 30 and notes and "question 00" not in asked[-1] and "question 28" in asked[-1]
     num_turns = asked[-1].count("question ")
@@ -202,21 +202,22 @@ def test_after_forgetting_the_next_turns_hit_the_cache_again(talk):
     twelfth on.
     """
     error = talk("".join(f"question {number:02}\n" for number in range(40)), max_tokens=4).err
-    anew = [index for index, (cached, prompt) in enumerate(hits(error)) if prompt - cached > 40]
-    assert len(hits(error)) == 40 and len(anew) <= 6, f"computed anew: turns {anew}"
-    assert error.count("forgotten.") == len(anew)
+    computed = [index for index, (cached, prompt) in enumerate(hits(error)) if prompt - cached > 40]
+    assert len(hits(error)) == 40 and len(computed) <= 6, f"computed again: turns {computed}"
+    assert error.count("forgotten.") == len(computed)
 
 
 def test_a_message_that_is_too_long_is_refused_and_the_conversation_is_as_before(talk, asked):
     captured = talk("first\n" + "long " * 200 + "\nsecond\n")
-    assert re.search(r"mini-vllm: the message is too long: it has \d+ tokens, and of the model's 512 tokens one must "
-                     "be left for the answer\n", captured.err)
+    assert re.search(r"mini-vllm: the message is too long: it has \d+ tokens, which leaves no room for an answer "
+                     "within the model's 512 tokens\n", captured.err)
     assert len(asked) == 2 and "user: first\n" in asked[1] and "long" not in asked[1]
 
 
 def test_a_pool_that_is_smaller_than_the_context_bounds_the_conversation(talk):
     error = talk("".join(f"question {number:02}\n" for number in range(12)), "--kv-memory", "500KB", max_tokens=8).err
-    assert re.search(r"no longer fits the \d+ tokens that --kv-memory holds: the oldest \d turns are forgotten", error)
+    assert re.search(r"no longer fits into the \d+ tokens that --kv-memory holds: the oldest \d turns are "
+                     "forgotten", error)
     assert "KV cache is full" not in error
 
 

@@ -42,7 +42,7 @@ def test_several_prompts_close_with_one_line_for_all(model, capsys):
     error = capsys.readouterr().err
     assert error.startswith("2 prompts, 10 tokens (0 cached); first tokens after ") and error.count("\n") == 1
     assert " s; 10 tokens in " in error
-    assert error.endswith(" together; 2 of 2 stopped at 5 tokens (raise it with --max-tokens)\n")
+    assert error.endswith(" in total; 2 of 2 stopped at 5 tokens (raise it with --max-tokens)\n")
 
 
 def test_where_every_prompt_is_refused_there_is_no_line_of_usage(model, capsys):
@@ -130,8 +130,8 @@ def test_beams_keep_the_order_of_the_prompts_in_json(model, capsys):
 @pytest.mark.parametrize("content, complaint", [
     (None, "{}: No such file or directory"),
     (b"one\ntw\xffo\n", "{}, line 2: not UTF-8: byte 0xff at 2"),
-    (b"", "{} holds no prompt: one a line is expected"),
-    (b" \n\n", "{} holds no prompt: one a line is expected"),
+    (b"", "{} contains no prompt; write one prompt per line"),
+    (b" \n\n", "{} contains no prompt; write one prompt per line"),
 ])
 def test_a_file_without_prompts_is_named(tmp_path, capsys, content, complaint):
     file = tmp_path / "prompts.txt"
@@ -199,7 +199,7 @@ def test_every_command_is_known_by_its_name():
 
 @pytest.mark.parametrize("typed, told", [
     ("generat", "did you mean `mini-vllm generate`?"), ("Chat", "did you mean `mini-vllm chat`?"),
-    ("zzz", "the commands are demo, generate, chat, serve, bench, trace, pull, doctor"),
+    ("zzz", "the commands are demo, generate, chat, serve, bench, plan, trace, pull, doctor"),
 ])
 def test_a_misspelt_command_gets_the_nearest(capsys, typed, told):
     assert main([typed, "--model", "x"]) == 2
@@ -229,7 +229,7 @@ def test_pull_of_what_ships_says_so_and_prints_its_path(capsys):
     assert main(["pull", "tiny-tales"]) == 0
     captured = capsys.readouterr()
     assert (Path(captured.out.strip()) / "config.json").is_file()
-    assert captured.err == "tiny-tales ships with mini_vllm: there is nothing to fetch\n"
+    assert captured.err == "tiny-tales ships with mini_vllm: there is nothing to download\n"
 
 
 def test_ctrl_c_ends_with_what_was_produced(model, capsys, monkeypatch):
@@ -295,15 +295,16 @@ def test_beams_as_json(model, capsys):
 
 
 @pytest.mark.parametrize("arguments, complaint", [
-    (["--beams", "2", "--n", "1"], "--n does not go with --beams"),
-    (["--beams", "2", "--temperature", "0.8"], "--temperature does not go with --beams"),
-    (["--beams", "2", "--top-p", "1"], "--top-p does not go with --beams"),
-    (["--beams", "2", "--top-k", "0"], "--top-k does not go with --beams"),
-    (["--beams", "2", "--seed", "0"], "--seed does not go with --beams"),
-    (["--beams", "2", "--stop", "x"], "--stop does not go with --beams"),
-    (["--beams", "2", "--trace", "x"], "--trace does not go with --beams"),
-    (["--beams", "2", "--n", "2", "--seed", "3", "--stop", "x"], "--n, --seed and --stop do not go with --beams"),
-    (["--length-penalty", "1"], "--length-penalty goes only with --beams"),
+    (["--beams", "2", "--n", "1"], "--n cannot be combined with --beams"),
+    (["--beams", "2", "--temperature", "0.8"], "--temperature cannot be combined with --beams"),
+    (["--beams", "2", "--top-p", "1"], "--top-p cannot be combined with --beams"),
+    (["--beams", "2", "--top-k", "0"], "--top-k cannot be combined with --beams"),
+    (["--beams", "2", "--seed", "0"], "--seed cannot be combined with --beams"),
+    (["--beams", "2", "--stop", "x"], "--stop cannot be combined with --beams"),
+    (["--beams", "2", "--trace", "x"], "--trace cannot be combined with --beams"),
+    (["--beams", "2", "--n", "2", "--seed", "3", "--stop", "x"],
+     "--n, --seed and --stop cannot be combined with --beams"),
+    (["--length-penalty", "1"], "--length-penalty needs --beams"),
     (["--beams", "0"], "beam_width is 0, must be"),
     (["--beams", "257"], "beam_width is 257, must be at most max_num_batched_tokens (256)"),
     (["--beams", "2", "--length-penalty", "nan"], "length_penalty is nan, must be"),
@@ -384,3 +385,17 @@ def test_at_a_terminal_lines_are_broken_between_words_and_nowhere_else(monkeypat
         printer.show(output("a", " woodcu", prompt="A poor", finished=False))
         printer.show(output("a", " woodcutter lived in the forest", prompt="A poor"))
         assert stream.getvalue() == shown
+
+
+def test_drafts_change_no_text_and_their_options_are_checked(capsys):
+    words = ["generate", "Once upon a time there was a king. Once upon a time", "--temperature", "0.7", "--seed", "4",
+             "--max-tokens", "24"]
+    texts = []
+    for draft in ([], ["--draft", "ngram"], ["--draft", "tiny-tales", "--num-speculative-tokens", "2"]):
+        assert main([*words, *draft]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] == texts[2]
+    assert main([*words, "--num-speculative-tokens", "2"]) == 2
+    assert "--num-speculative-tokens needs --draft" in capsys.readouterr().err
+    assert main([*words, "--draft", "no-such-model"]) == 2
+    assert "no-such-model" in capsys.readouterr().err

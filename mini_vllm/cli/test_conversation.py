@@ -149,8 +149,8 @@ def test_a_message_that_is_too_long_by_itself_is_refused_and_nothing_changes(tok
     say(talk, "one", "eins")
     before = list(talk.turns)
     around = len(tokenizer.encode(talk.ask("", 512).text)) - len("user: one\nassistant: eins\n")
-    complaint = (f"^the message is too long: it has 800 tokens{words}, and of the model's 800 tokens one must be left "
-                 "for the answer$")
+    complaint = (f"^the message is too long: it has 800 tokens{words}, which leaves no room for an answer within the "
+                 "model's 800 tokens$")
     with pytest.raises(ValueError, match=complaint):
         talk.ask("q" * (800 - around), 512)
     assert talk.turns == before

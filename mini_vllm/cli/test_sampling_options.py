@@ -1,7 +1,9 @@
 """The sampling options: they cover all of SamplingParams, and options that are not given come from the model."""
 
+import contextlib
 import io
 import json
+import re
 import shutil
 import sys
 from dataclasses import fields, replace
@@ -39,9 +41,10 @@ TYPED = {
     "ignore_eos": (["--ignore-eos"], True),
     "skip_special_tokens": (["--keep-special-tokens"], False),
     "n": (["--n", "2"], 2),
+    "structured_outputs": (["--regex", "a|b"], {"regex": "a|b"}),
 }
 #: A chat shows one text, as it arrives.
-NOT_IN_CHAT = {"n", "logprobs", "prompt_logprobs"}
+NOT_IN_CHAT = {"n", "logprobs", "prompt_logprobs", "structured_outputs"}
 
 
 def parse(*words):
@@ -53,7 +56,7 @@ def test_every_field_of_sampling_params_has_an_option(name):
     words, value = TYPED[name]
     params = sampling_params(parse("generate", *words))
     assert params == replace(SamplingParams(max_tokens=128), **{name: value})
-    assert option_of(name) == words[0]
+    assert words[0] in option_of(name)
     if name not in NOT_IN_CHAT:
         assert sampling_params(parse("chat", *words)) == replace(SamplingParams(max_tokens=512), **{name: value})
 
@@ -118,8 +121,8 @@ def test_the_command_line_takes_the_likeliest_token_of_smollm2_and_ends_loops():
     (["--stop-token-id", "-1"], "stop_token_ids has the token id -1, must be"),
     (["--allowed-token-ids", "4,-1"], "allowed_token_ids has the token id -1, must be"),
     (["--logprobs", "21", "--json"], "logprobs is 21, must be None or a whole number from 0 to 20"),
-    (["--logprobs", "1"], "--logprobs goes only with --json"),
-    (["--logprobs", "1", "--prompt-logprobs", "1"], "--logprobs and --prompt-logprobs go only with --json"),
+    (["--logprobs", "1"], "--logprobs needs --json"),
+    (["--logprobs", "1", "--prompt-logprobs", "1"], "--logprobs and --prompt-logprobs need --json"),
 ])
 def test_a_wrong_value_is_refused_in_one_line_before_a_model_is_loaded(monkeypatch, capsys, words, complaint):
     monkeypatch.setattr(loader, "find_model", lambda name: pytest.fail("a model is looked for"))
@@ -132,7 +135,7 @@ def test_a_wrong_value_is_refused_in_one_line_before_a_model_is_loaded(monkeypat
     (["--logit-bias", "5"], "argument --logit-bias: must be a token id and a number, such as 42=-5, not '5'"),
     (["--logit-bias", "x=1"], "argument --logit-bias: must be a token id and a number, such as 42=-5, not 'x=1'"),
     (["--allowed-token-ids", "1, 2,x"],
-     "argument --allowed-token-ids: must be token ids with commas between, such as 5,42, not '1, 2,x'"),
+     "argument --allowed-token-ids: must be token ids separated by commas, such as 5,42, not '1, 2,x'"),
 ])
 def test_what_cannot_be_read_is_refused_with_an_example(capsys, words, complaint):
     with pytest.raises(SystemExit):
@@ -140,10 +143,44 @@ def test_what_cannot_be_read_is_refused_with_an_example(capsys, words, complaint
     assert capsys.readouterr().err.endswith(f"mini-vllm generate: error: {complaint}\n")
 
 
-@pytest.mark.parametrize("name", [name for name in FIELDS if name not in ("max_tokens", "ignore_eos")])
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in ("max_tokens", "ignore_eos",
+                                                                       "structured_outputs")])
 def test_what_says_how_to_draw_does_not_go_with_beams(capsys, name):
     assert main(["generate", "hello", "--beams", "2", *TYPED[name][0]]) == 2
-    assert capsys.readouterr().err == f"mini-vllm: {TYPED[name][0][0]} does not go with --beams\n"
+    assert capsys.readouterr().err == f"mini-vllm: {TYPED[name][0][0]} cannot be combined with --beams\n"
+
+
+def test_an_output_that_must_match(tmp_path, capsys):
+    assert main(["generate", "--seed", "3", "--choice", "yes", "--choice", "no", "Shall we go?"]) == 0
+    assert capsys.readouterr().out.strip().removeprefix("Shall we go?") in ("yes", "no")
+    assert main(["generate", "--seed", "3", "--regex", r"\d\d:\d\d", "It is"]) == 0
+    assert re.fullmatch(r"It is\d\d:\d\d", capsys.readouterr().out.strip())
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps({"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}},
+                                  "required": ["age"], "additionalProperties": False}))
+    assert main(["generate", "--json", "--seed", "3", "--json-schema", str(schema), "He was"]) == 0
+    (output,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert json.loads(output["text"]).keys() == {"age"} and output["finish_reason"] == "stop"
+
+
+def test_beams_that_must_match(capsys):
+    assert main(["generate", "--beams", "3", "--json", "--regex", "(the|a) (king|queen)s?", "Once there was"]) == 0
+    texts = [each["text"] for each in json.loads(capsys.readouterr().out)["outputs"]]
+    assert len(texts) == 3 and len(set(texts)) > 1  # a text may consist of other tokens a second time
+    assert all(re.fullmatch("(the|a) (king|queen)s?", text) for text in texts)
+
+
+@pytest.mark.parametrize("words, complaint", [
+    (["--regex", "a(?=b)"], "structured_outputs.regex: lookarounds, flags and other groups with (? are not supported"),
+    (["--choice", ""], "structured_outputs.choice is ['']"),
+    (["--regex", "a", "--ignore-eos"], "ignore_eos is True, must be False with structured_outputs"),
+    (["--regex", "x{40}", "--max-tokens", "2"], "max_tokens is 2, but the shortest output that matches"),
+    (["--json-schema", "none-such.json"], "none-such.json cannot be read: No such file"),
+    (["--regex", "a", "--choice", "b"], "not allowed with argument --regex")])
+def test_a_structure_that_cannot_be_is_refused(capsys, words, complaint):
+    with contextlib.suppress(SystemExit):
+        assert main(["generate", "hello", *words]) != 0
+    assert complaint in capsys.readouterr().err
 
 
 def test_beams_go_on_after_the_end_of_the_text_if_asked_to(checkpoints, tmp_path, capsys):
@@ -188,5 +225,5 @@ def test_help_is_grouped_and_fits_80_columns(capsys, monkeypatch, command):
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) < 80 and lines[0].startswith(f"usage: mini-vllm {command} [options]")
     groups = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert {"how a token is chosen:", "what ends the output, and what of it is shown:", "the engine:"} <= set(groups)
+    assert {"how a token is chosen:", "where the output ends, and what is shown:", "the engine:"} <= set(groups)
     assert "recommended value, else 0.8)" in " ".join(" ".join(lines).split())

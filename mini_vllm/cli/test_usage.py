@@ -16,9 +16,9 @@ def output(num_tokens=10, reason="stop", timings=(0.1, 0.3, 0.5), prompt_tokens=
     (output(), "first token 0.4 s (79 of 105 tokens cached), then 18 tokens/s"),
     (output(1, timings=(0.1, 0.3, 0.0)), "first token 0.4 s (79 of 105 tokens cached)"),
     (output(4, "abort"), "first token 0.4 s (79 of 105 tokens cached), then 6.0 tokens/s; stopped"),
-    (output(0, "abort", (None, None, None)), "no token came; stopped"),
-    (output(0, "abort", (0.1, None, None)), "no token came; stopped"),
-    (output(0, "error", (0.1, None, None), error="broken"), "no token came; failed"),
+    (output(0, "abort", (None, None, None)), "no token was generated; stopped"),
+    (output(0, "abort", (0.1, None, None)), "no token was generated; stopped"),
+    (output(0, "error", (0.1, None, None), error="broken"), "no token was generated; failed"),
     (output(51, "length"), "first token 0.4 s (79 of 105 tokens cached), then 100 tokens/s; stopped at 51 tokens "
                            "(raise it with --max-tokens)"),
     (output(6, "length"), "first token 0.4 s (79 of 105 tokens cached), then 10 tokens/s; stopped: the context of 111 "
@@ -34,13 +34,13 @@ def test_several_prompts():
     outputs = [output(40, prompt_tokens=100, cached=0, timings=(0.02, 0.08, 1.0)),
                output(40, prompt_tokens=56, cached=48), output(40, prompt_tokens=56, cached=48)]
     assert usage_line(outputs, 1.304, 128) == ("3 prompts, 212 tokens (96 cached); first tokens after 0.1 to 0.4 s; "
-                                               "120 tokens in 1.3 s, 92 tokens/s together")
+                                               "120 tokens in 1.3 s, 92 tokens/s in total")
 
 
 def test_several_continuations_of_one_prompt():
     assert usage_line([output(10, n=3)], 2.0, 128) == (
         "1 prompt, 105 tokens (79 cached), 3 continuations; first token after 0.4 s; 30 tokens in 2.0 s, 15 tokens/s "
-        "together")
+        "in total")
 
 
 def test_several_texts_say_how_many_ended_how():
@@ -49,7 +49,7 @@ def test_several_texts_say_how_many_ended_how():
                                                  "1 of 4 stopped")
     nobody = [output(0, "abort", (None, None, None))] * 2
     assert usage_line(nobody, 2.0, 20) == ("2 prompts, 210 tokens (158 cached); 0 tokens in 2.0 s, 0.0 tokens/s "
-                                           "together; 2 of 2 stopped")
+                                           "in total; 2 of 2 stopped")
 
 
 @pytest.mark.parametrize("seconds, expected", [

@@ -2,7 +2,7 @@
 
     one text       first token 0.4 s (79 of 105 tokens cached), then 17 tokens/s
     several texts  3 prompts, 212 tokens (96 cached); first tokens after 0.1 to 0.4 s; 120 tokens in 1.3 s, 92 tokens/s
-                   together
+                   in total
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ def print_usage(outputs: Sequence[RequestOutput], elapsed_s: float, max_tokens: 
 
 
 def usage_line(outputs: Sequence[RequestOutput], elapsed_s: float, max_tokens: int | None) -> str:
-    """Return the line for one or more outputs, which took ``elapsed_s`` together, at most ``max_tokens`` per text."""
+    """Return the line for one or more outputs.
+
+    ``elapsed_s`` is the time that they took together, and ``max_tokens`` the limit for each text.
+    """
     is_one_text = sum(len(output.outputs) for output in outputs) == 1
     parts = [_one_text(outputs[0])] if is_one_text else _several_texts(outputs, elapsed_s)
     return "; ".join([*parts, *_endings(outputs, max_tokens)])
@@ -30,7 +33,7 @@ def usage_line(outputs: Sequence[RequestOutput], elapsed_s: float, max_tokens: i
 def _one_text(output: RequestOutput) -> str:
     usage, waited_s, rest_s = output.usage, _first_token_s(output), output.timings.rest_s
     if waited_s is None:
-        return "no token came"
+        return "no token was generated"
     line = f"first token {in_seconds(waited_s)} s ({output.num_cached_tokens} of {usage.prompt_tokens} tokens cached)"
     return f"{line}, then {_rate(usage.completion_tokens - 1, rest_s)} tokens/s" if rest_s else line
 
@@ -45,10 +48,11 @@ def _several_texts(outputs: Sequence[RequestOutput], elapsed_s: float) -> list[s
         parts[0] += f", {num_texts} continuations"
     waits_s = [wait_s for output in outputs if (wait_s := _first_token_s(output)) is not None]
     if waits_s:
-        ends = dict.fromkeys((in_seconds(min(waits_s)), in_seconds(max(waits_s))))  # one, if both read the same
+        # If the shortest and the longest time are the same after rounding, it is printed once.
+        ends = dict.fromkeys((in_seconds(min(waits_s)), in_seconds(max(waits_s))))
         parts.append(f"first token{'s' * (len(waits_s) > 1)} after {' to '.join(ends)} s")
     rate = _rate(num_tokens, elapsed_s)
-    return [*parts, f"{_counted(num_tokens, 'token')} in {in_seconds(elapsed_s)} s, {rate} tokens/s together"]
+    return [*parts, f"{_counted(num_tokens, 'token')} in {in_seconds(elapsed_s)} s, {rate} tokens/s in total"]
 
 
 def _first_token_s(output: RequestOutput) -> float | None:

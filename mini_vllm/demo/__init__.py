@@ -1,5 +1,8 @@
-"""``mini-vllm demo``: ``tale``, real decoding, which ``make demo`` shows; ``blocks``, the KV cache manager alone; and
-``live``, the server's page with a small pool."""
+"""``mini-vllm demo``, in three versions.
+
+``tale`` shows real decoding, like ``make demo``. ``blocks`` shows only the KV cache manager. ``live`` opens the
+server's page with a small pool.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ TRY_NEXT = (
     ("mini-vllm demo blocks", "sharing, step by step"),
     ("mini-vllm demo live", "sharing, in your browser"),
     ("mini-vllm demo --trace run.svg", "this run as a picture"),
-    ('mini-vllm generate "The king said"', "a prompt of yours"),
+    ('mini-vllm generate "The king said"', "your own prompt"),
     ("course", "the first lab"),
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", choices=["tale", "blocks", "live"], default="tale",
-                        help="tale: real decoding (default); blocks: where tokens live, one change at a time; live: a "
-                        "page in your browser that shows the engine at work")
+                        help="tale: real decoding (default); blocks: the KV cache blocks, one change at a time; live: "
+                        "a page in your browser that shows the engine at work")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="record every step of the tale: as a picture if "
-                        "FILE ends in .svg or .png, else for `mini-vllm trace FILE`")
+                        "FILE ends in .svg or .png, otherwise as a trace that `mini-vllm trace FILE` draws")
     parser.add_argument("--port", type=int, metavar="N", help="port of the live page (default: any free one)")
     parser.add_argument("--no-open", action="store_true", help="only print the address of the live page")
 
@@ -50,14 +53,14 @@ def run_demo(arguments: argparse.Namespace, started_s: float) -> int:
 
 def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.trace is not None and arguments.what != "tale":
-        raise ValueError(f"--trace {arguments.trace}: only the tale is computed in steps that can be recorded")
+        raise ValueError(f"--trace {arguments.trace}: only the tale can be recorded")
     if arguments.what != "live" and (arguments.port is not None or arguments.no_open):
         option = "--no-open" if arguments.port is None else f"--port {arguments.port}"
         raise ValueError(f"{option}: only `demo live` starts a server")
 
 
 def _print_what_to_try(console: Console) -> None:
-    console.print("\n[bold]To try next[/bold]" + ("" if os.environ.get("VIRTUAL_ENV") else
+    console.print("\n[bold]Try next[/bold]" + ("" if os.environ.get("VIRTUAL_ENV") else
                                                  ", after [bold]source .venv/bin/activate[/bold]") + ":")
     for command, about in TRY_NEXT:
         console.print(f"  {command:<35} {about}", markup=False)

@@ -1,7 +1,7 @@
-"""What ``make demo`` shows: a tale as it is decoded, then three requests that share a beginning.
+"""Show a tale as it is decoded, then three requests that begin alike; ``make demo`` runs this.
 
     python -m mini_vllm.demo           real decoding
-    python -m mini_vllm.demo blocks    the KV cache manager alone, every change of its state on the screen
+    python -m mini_vllm.demo blocks    the KV cache manager alone, with every change of its state
     python -m mini_vllm.demo live      the server's page in a browser, with a pool that fits on the screen
 """
 

@@ -1,4 +1,4 @@
-"""Three requests, served by the real KV cache manager, with every change of its state on the screen.
+"""Three requests, served by the real KV cache manager. The screen shows every change of its state.
 
     python -m mini_vllm.demo blocks
 """
@@ -47,14 +47,14 @@ class Demo:
         request = Request(name, self.tokens(STORIES[name]))
         hits, num_cached = self.manager.get_computed_blocks(request)
         taken = self.manager.allocate_slots(request, request.num_tokens - num_cached, hits)
-        asks = f"{name} comes with {request.num_tokens} tokens"
+        asks = f"{name} arrives with {request.num_tokens} tokens"
         if taken is None:
-            self.show(f"{asks}; they do not fit now, and nothing has changed")
+            self.show(f"{asks}: they do not fit now, so nothing changes")
             return
         request.num_computed_tokens = request.num_tokens
         self.requests[name] = request
-        found = f"{num_cached} found in {_named(hits)}, none copied" if hits else "nothing cached"
-        self.show(f"{asks}: {found}; {request.num_tokens - num_cached} computed into {_named(taken)}")
+        found = f"{num_cached} are found in {_named(hits)} and not copied" if hits else "none are cached"
+        self.show(f"{asks}: {found}; {request.num_tokens - num_cached} are computed into {_named(taken)}")
 
     def decode(self, name: str, text: str) -> None:
         request = self.requests[name]
@@ -65,7 +65,7 @@ class Demo:
             assert blocks is not None, f"the script lets {name} decode only what fits"
             taken += blocks
             request.num_computed_tokens += 1
-        where = _say(taken, "is new", "are new") if taken else "the last block had room"
+        where = _say(taken, "is allocated", "are allocated") if taken else "the last block has room"
         self.show(f"{name} decodes “{text}”: {where}")
 
     def finish(self, name: str) -> None:
@@ -74,13 +74,13 @@ class Demo:
         free = [block for block in reversed(table) if block.ref_cnt == 0]
         shared = [block for block in table if block.ref_cnt > 0]
         findable = [block for block in free if block.block_hash is not None]
-        told = [_say(free, "comes home", "come home, the last one first")]
+        told = [_say(free, "is freed", "are freed, the last one first")]
         if findable:
-            told.append(_say(findable, "is full and can still be found", "are full and can still be found"))
+            told.append(_say(findable, "is full and stays cached", "are full and stay cached"))
         elif free:
-            told.append("it cannot be found, only full blocks can" if len(free) == 1 else "none can be found")
+            told.append("it is not cached, because it is not full" if len(free) == 1 else "none of them is cached")
         if shared:
-            told.append(_say(shared, "has another owner", "have another owner"))
+            told.append(_say(shared, "still has an owner", "still have an owner"))
         self.show(f"{name} is done: {'; '.join(told)}")
 
     def show(self, event: str) -> None:
@@ -130,9 +130,9 @@ def _say(blocks: Sequence[KVCacheBlock], of_one: str, of_several: str) -> str:
 
 def show_blocks(console: Console, manager_class: type[KVCacheManager] = KVCacheManager,
                 pool_class: type[BlockPool] = BlockPool) -> None:
-    console.print(f"{NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens, one token a word; block 0 is never given out (the "
-                  "null block). * marks a block that several requests share, ′ a free one whose tokens can still be "
-                  "found.\n",
+    console.print(f"{NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens, one token per word. Block 0, the null block, is never "
+                  "allocated. * marks a block that several requests share, ′ marks a free block whose tokens are still "
+                  "cached.\n",
                   soft_wrap=False)
     demo = Demo(console, manager_class, pool_class)
     demo.admit("ada")
@@ -146,5 +146,5 @@ def show_blocks(console: Console, manager_class: type[KVCacheManager] = KVCacheM
     demo.finish("cleo")
     demo.admit("ben")
     stats = demo.manager.stats
-    console.print(f"{stats.num_query_tokens} prompt tokens were asked for, {stats.num_hit_tokens} of them found in the "
-                  f"cache ({stats.hit_rate:.0%}); blocks evicted: {stats.num_evicted_blocks}.", soft_wrap=False)
+    console.print(f"Prompt tokens: {stats.num_query_tokens}; found in the cache: {stats.num_hit_tokens} "
+                  f"({stats.hit_rate:.0%}); blocks evicted: {stats.num_evicted_blocks}.", soft_wrap=False)

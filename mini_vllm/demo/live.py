@@ -1,4 +1,4 @@
-"""The live page with a pool that fits on the screen: send two prompts, and see them share blocks."""
+"""The live page, with a pool that fits on the screen. It shows how two prompts share blocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def show_live(console: Console, port: int, is_opened: bool) -> None:
         tell_slow_blas()
         console.print(f"Open {address}/ to see tiny-tales at work in {NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens.",
                       markup=False)
-        console.print("Press “Send all” there: the two prompts begin alike, and share the blocks of that beginning.",
+        console.print("Press “Send all” there: the two prompts begin alike, so they share the first blocks.",
                       soft_wrap=False)
         console.print("Ctrl-C stops the server.")
         if is_opened and not _takes_the_terminal():

@@ -63,7 +63,7 @@ def stream_one(engine: LLMEngine, console: Console, started_s: float) -> None:
             num_shown, num_tokens = len(output.text), output.usage.completion_tokens
     page.end()
     seconds = time.perf_counter() - started_s - first_s
-    console.print(f"\nfirst token {first_s:.1f} s after the start, loading included; then "
+    console.print(f"\nfirst token after {first_s:.1f} s, including loading; then "
                   f"{(num_tokens - 1) / seconds:.0f} tokens/s\n", style="dim", soft_wrap=False)
 
 
@@ -85,18 +85,18 @@ def serve_three(engine: LLMEngine, console: Console) -> None:
     for number, each in enumerate(served):
         cached = each.output.num_cached_tokens
         why = ("the tale above began with the same words" if number == 0 else
-               f"{cached // size} blocks of {size} that request 1 fills")
+               f"{cached // size} blocks of {size} tokens that request 1 fills")
         blocks = " ".join(f"{block_id}*" if block_id in shared else str(block_id) for block_id in each.block_ids)
-        console.print(Text.assemble((f"{each.name}: ", "bold"), f"{each.output.usage.prompt_tokens} tokens of prompt, "
-                                    f"{cached} found in the cache: {why}. Its blocks: {blocks}"), soft_wrap=False)
+        console.print(Text.assemble((f"{each.name}: ", "bold"), f"{each.output.usage.prompt_tokens} prompt tokens, "
+                                    f"{cached} found in the cache: {why}. Block table: {blocks}"), soft_wrap=False)
         page = page_on(console, "dim", indent=2)
         page.write(f"…{each.ending}{each.output.text}".replace("\n", " "))
         page.end()
     prompt_tokens = sum(each.output.usage.prompt_tokens for each in served)
     found = sum(each.output.num_cached_tokens for each in served)
-    console.print(f"\nThe blocks with a * hold keys and values of the common beginning: they are in memory once, and "
-                  f"all three requests read them. Of {prompt_tokens} prompt tokens {prompt_tokens - found} were "
-                  "computed.",
+    console.print(f"\nThe blocks with a * hold the keys and values of the common beginning. They are in memory once, "
+                  f"and all three requests read them. Only {prompt_tokens - found} of {prompt_tokens} prompt tokens "
+                  "were computed.",
                   style="dim", soft_wrap=False)
 
 

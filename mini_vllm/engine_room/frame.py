@@ -1,10 +1,10 @@
-"""The frame of every engine, whoever writes its step: the pieces it is assembled from, and the questions it answers.
+"""The common part of every engine: it assembles the parts, and answers questions about the engine's state.
 
     EngineFrame   config, tokenizer, kv_cache, scheduler, runner, sampler, live requests, trace; fail_all, metrics, …
         ▲
     LLMEngine     add_request, step (schedule, compute, deliver), abort_request
 
-An engine must add the four abstract methods to its frame.
+An engine implements the four abstract methods.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.checks import an_instance
-from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts
+from mini_vllm.engine_config import NGRAM, EngineConfig, EngineMetrics, EngineParts
 from mini_vllm.engine_room.idle import IdleSteps
 from mini_vllm.engine_room.input_processor import InputProcessor
 from mini_vllm.engine_room.prompt_texts import PromptTexts
@@ -33,6 +33,7 @@ from mini_vllm.request import Priority, RequestOutput, SamplingParams
 from mini_vllm.sampler import Sampler
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
 from mini_vllm.sequences import LiveRequests, SequenceGroup
+from mini_vllm.speculation.speculation import Drafter
 from mini_vllm.trace.recorder import NoTrace, StepTrace
 
 
@@ -48,7 +49,7 @@ class EngineFrame(ABC):
         an_instance("config", config, EngineConfig)
         parts = EngineParts() if parts is None else parts
         an_instance("parts", parts, EngineParts)
-        parts = fit(parts)
+        self.parts = parts = fit(parts)
         self.loaded = loaded or load(config.model)
         self.tokenizer = self.loaded.tokenizer
         self.sizes = sizes = EngineSizes.choose(config, self.loaded)
@@ -57,6 +58,7 @@ class EngineFrame(ABC):
         self._make_parts(parts)
         #: Unfinished requests.
         self.live = LiveRequests()
+        self.drafter = self._make_drafter(parts)
         self.trace = NoTrace() if trace is None else trace
         self.trace.introduce(self.loaded.name, PromptTexts(self.live, self.tokenizer))
         self.clock = clock
@@ -68,7 +70,8 @@ class EngineFrame(ABC):
         #: Outputs of requests whose caller did not see the step that produced them; see ``put_back``.
         self.unseen: dict[str, RequestOutput] = {}
         live, unseen = self.live, self.unseen  # not self: a reference cycle would keep the engine alive
-        self.inputs = InputProcessor(config, self.prompts, lambda name: name in live or name in unseen, clock)
+        self.inputs = InputProcessor(config, self.prompts, lambda name: name in live or name in unseen, clock,
+                                     parts.grammar)
 
     def _make_parts(self, parts: EngineParts) -> None:
         """Create the replaceable pieces and connect them."""
@@ -83,6 +86,20 @@ class EngineFrame(ABC):
         make_runner = runner_class(parts.model_runner, parts.attention, self.loaded.model, config.block_size)
         self.runner: ModelRunner = checked("model_runner", make_runner(
             self.loaded.model, sizes.num_blocks, config.block_size, parts.attention))
+
+    def _make_drafter(self, parts: EngineParts) -> Drafter:
+        """Create what guesses tokens: the part, or a second model.
+
+        Raise ValueError if that model has another vocabulary.
+        """
+        config, live = self.config, self.live
+        if config.draft == NGRAM or not config.num_speculative_tokens:
+            drafter: Drafter = parts.drafter()
+            return drafter
+        from mini_vllm.speculation.model_drafter import ModelDrafter
+        return ModelDrafter.of(config.draft, self.loaded, self.sizes.num_blocks, config.block_size,
+                               self.max_num_batched_tokens, lambda request: live.sequence(request.request_id).row,
+                               self.sampler)
 
     # ---- what an engine must add
 
@@ -133,7 +150,7 @@ class EngineFrame(ABC):
     # ---- for callers
 
     def fail_all(self, error: Exception) -> list[RequestOutput]:
-        """End all requests with ``error``, after ``step`` raised it and no request is to blame.
+        """End all requests with ``error``, which ``step`` raised and which no single request caused.
 
         Afterwards only outputs kept by ``put_back`` are left. Blocks that the failed step was to write may have been
         indexed, so the whole prefix cache is cleared.
@@ -161,6 +178,10 @@ class EngineFrame(ABC):
     def get_tokenizer(self) -> Tokenizer:
         return self.tokenizer
 
+    def _draft_counts(self) -> dict[str, int]:
+        """Return the counters of drafts; an engine that does not draft has none."""
+        return {}
+
     def metrics(self) -> EngineMetrics:
         """Return what happened so far, and what sharing has saved."""
         stats, pool, counts = self.kv_cache.stats, self.kv_cache.block_pool, self.counts
@@ -174,7 +195,7 @@ class EngineFrame(ABC):
             max_num_used_blocks=counts.max_num_used_blocks, num_blocks=pool.num_blocks - 1,
             max_num_shared_blocks=counts.max_num_shared_blocks,
             num_preemptions=getattr(self.scheduler, "num_preemptions", 0),  # a scheduler that only waits has no count
-            num_recomputed_tokens=counts.num_recomputed_tokens)
+            num_recomputed_tokens=counts.num_recomputed_tokens, **self._draft_counts())
 
 
 def describe(error: Exception) -> str:

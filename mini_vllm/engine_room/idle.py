@@ -16,12 +16,12 @@ MAX_IDLE_STEPS = 3
 
 
 class StalledError(RuntimeError):
-    """Nothing could be planned for a request, many steps in a row."""
+    """Nothing could be planned for a request in several consecutive steps."""
 
     @classmethod
     def about(cls, request: Request, kv_cache: KVCacheManager) -> StalledError:
-        """Create the error for ``request``, with the blocks it needs and the free blocks: too few are the usual
-        reason."""
+        """Create the error for ``request``. It names the blocks that the request needs, and the free blocks: usually
+        too few are free."""
         num_needed = -(-request.num_tokens // kv_cache.block_size) - len(kv_cache.get_block_ids(request.request_id))
         pool = kv_cache.block_pool
         needed = f"{num_needed} more block{'' if num_needed == 1 else 's'}"
@@ -31,7 +31,7 @@ class StalledError(RuntimeError):
 
 
 class IdleSteps:
-    """The number of latest steps in a row without progress."""
+    """Counts consecutive steps without progress."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -12,28 +12,35 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from weakref import WeakValueDictionary
 
 from mini_vllm.checks import an_instance, token_ids
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
+from mini_vllm.models.token_bytes import token_bytes
 from mini_vllm.request import Priority, Request, SamplingParams, checked_extra_keys, checked_priority
 from mini_vllm.sampling.bad_words import BadWords
 from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT
 from mini_vllm.sampling.logit_rules import leaves_a_token
 from mini_vllm.sampling.row import is_plain
 from mini_vllm.sequences import SequenceGroup, SequenceState
+from mini_vllm.structured.compiler import Grammar, GrammarCompiler
+from mini_vllm.structured.regex_tree import Node
+from mini_vllm.structured.vocabulary import Vocabulary
 
 
 class InputProcessor:
     """Checks prompts, parameters and ids, and creates groups from them."""
 
     def __init__(self, config: EngineConfig, prompts: PromptReader, is_in_use: Callable[[str], bool],
-                 clock: Callable[[], float]) -> None:
+                 clock: Callable[[], float], regex_grammar: Callable[[Node, Vocabulary], Grammar]) -> None:
         """Store the collaborators.
 
-        ``is_in_use`` checks whether an id is taken; ``clock`` gives the arrival time of a request.
+        ``is_in_use`` checks whether an id is taken; ``clock`` gives the arrival time of a request; ``regex_grammar`` is
+        the class for outputs that must match a regular expression.
         """
+        self.grammars = GrammarCompiler(partial(vocabulary_of, prompts), regex_grammar)
         self._max_num_seqs = config.max_num_seqs
         self.prompts, self._tokenizer = prompts, prompts.tokenizer
         self._is_in_use, self._clock = is_in_use, clock
@@ -54,10 +61,11 @@ class InputProcessor:
             extra_keys = (*(extra_keys or ()), object())  # no other request has this key, so nothing is found
         params = self._within_context(params, len(read.token_ids))
         bad_words = self.encode_bad_words(params)
+        cursor = self.grammars.start(params.structured_outputs, params.max_tokens)
         for index in range(params.n):
             request = Request(_sequence_id(request_id, index, params.n), read.token_ids, params, priority,
                               extra_keys=extra_keys)
-            group.sequences.append(SequenceState(request, index, self._tokenizer, bad_words))
+            group.sequences.append(SequenceState(request, index, self._tokenizer, bad_words, cursor))
         if not is_plain(params) and not leaves_a_token(group.sequences[0].row, self.prompts.vocab_size):
             raise ValueError(NO_TOKEN_LEFT)
         group.leader.num_sequences = params.n
@@ -113,6 +121,14 @@ class InputProcessor:
             return self._tokenizer.encode(spelling, add_special_tokens=False)
         except ValueError as error:
             raise ValueError(f"bad_words: {error}") from None
+
+
+def vocabulary_of(prompts: PromptReader) -> Vocabulary:
+    """Return the bytes of every token of a model, for grammars."""
+    tokenizer, num_rows = prompts.tokenizer, prompts.vocab_size
+    of_token, not_first = token_bytes(tokenizer)
+    return Vocabulary(of_token[:num_rows], tokenizer.eos_token_ids, num_rows, not_first,
+                      partial(tokenizer.encode, add_special_tokens=False))
 
 
 def _spellings(words: Iterable[str]) -> Iterator[str]:

@@ -29,26 +29,28 @@ def newly_scored_positions(group: SequenceGroup, start: int, end: int) -> range:
 
 
 def take_prompt_logprobs(requests: Sequence[Request], groups: Sequence[SequenceGroup], steps: Sequence[RequestStep],
-                         logits: mx.array, tokenizer: Tokenizer) -> mx.array:
+                         logits: mx.array, tokenizer: Tokenizer, num_drafts: Sequence[int] | None = None) -> mx.array:
     """Store the log-probabilities of the prompts' tokens in ``groups``, and return the rows that the sampler needs.
 
-    ``logits`` are those of a whole step, as the model runner returns them; each request has a group and a step.
+    ``logits`` are those of a whole step, as the model runner returns them; each request has a group, a step and a
+    number of drafted tokens, whose rows the sampler needs too.
     """
-    end_row, wanted = 0, []
-    for request, group, step in zip(requests, groups, steps):
+    end_row = 0
+    wanted: list[int] = []
+    for request, group, step, num_drafted in zip(requests, groups, steps, num_drafts or [0] * len(steps)):
         first_row = end_row
         end_row += len(step.token_ids) if step.needs_all_logits else int(step.needs_logits)
         if step.needs_logits:
-            wanted.append(end_row - 1)
+            wanted += range(end_row - 1 - num_drafted, end_row)
         num_top, known = request.sampling_params.prompt_logprobs, group.prompt_logprobs
-        if not step.needs_all_logits or num_top is None or known is None:
-            continue
         start = step.context_len - len(step.token_ids)
         positions = newly_scored_positions(group, start, step.context_len)
+        if not positions or num_top is None or known is None:
+            continue
         first_row += positions.start - 1 - start
         reports = report_logprobs(logits[first_row:first_row + len(positions)],
                                   [request.prompt_token_ids[position] for position in positions],
                                   [num_top] * len(positions))
-        known += [None] * (positions.start - len(known))  # none, unless a replaced cache ignores extra_keys
+        known += [None] * (positions.start - len(known))  # adds none, unless a replaced cache ignores extra_keys
         known += [with_texts(report, tokenizer) for report in reports]
     return logits[mx.array(wanted)] if wanted else logits[:0]

@@ -1,4 +1,4 @@
-"""The sizes of an engine: the numbers that its configuration leaves open, chosen by model and machine."""
+"""The sizes of an engine. Numbers that the configuration omits are chosen to fit the model and the machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.engine_config import EngineConfig, parse_memory
 from mini_vllm.fast import tuning
+from mini_vllm.fast.step_costs import StepCosts
 from mini_vllm.models.loader import LoadedModel
 
 
@@ -20,6 +21,8 @@ class EngineSizes:
     max_num_chunk_tokens: int | None
     #: The next step is begun early for at most this many requests; 0: never.
     max_num_lookahead: int
+    #: What drafting needs to know about the costs of a step.
+    draft_costs: StepCosts
 
     @classmethod
     def choose(cls, config: EngineConfig, loaded: LoadedModel) -> EngineSizes:
@@ -29,7 +32,8 @@ class EngineSizes:
         """
         max_model_len = _max_model_len(config, loaded)
         return cls(max_model_len, _num_blocks(config, loaded, max_model_len), _max_num_batched_tokens(config),
-                   _max_num_chunk_tokens(config), _max_num_lookahead(config, loaded))
+                   _max_num_chunk_tokens(config), _max_num_lookahead(config, loaded),
+                   tuning.draft_costs(loaded.num_bytes))
 
 
 def kv_cache_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
@@ -57,7 +61,7 @@ def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
 def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -> int:
     """Return the configured number of blocks.
 
-    The default is what the memory holds, but no more than full contexts in all seats use.
+    The default is the number that fits into the memory, but at most what ``max_num_seqs`` full contexts use.
     """
     size = config.block_size
     if config.num_blocks is not None:

@@ -44,7 +44,10 @@ class StepCounts:
         self.note_peaks(len(plan.requests), kv_cache, running if any(may_share) else ())
 
     def note_peaks(self, num_sequences: int, kv_cache: KVCacheManager, sharing: Iterable[Request]) -> None:
-        """Update the peaks. ``sharing`` are all requests that hold blocks, if one of them may have begun to share some.
+        """Update the peaks.
+
+        ``sharing`` are all requests that hold blocks. It may be empty if none of them can have begun to share a block
+        since the last call, because then the peak of shared blocks stays the same.
 
         A block that is copied for this step, because a request is about to write into it, was shared until now.
         """

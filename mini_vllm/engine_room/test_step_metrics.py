@@ -58,6 +58,7 @@ class Onlooker(Scheduler):
         return plan
 
 
+@pytest.mark.without_drafts("counts blocks before drafts take some")
 @pytest.mark.parametrize("num_blocks", [200, 40, 24])
 def test_peaks_and_repeated_work_are_what_a_walk_over_everything_finds(loaded, num_blocks):
     engine = make_engine(loaded, Onlooker, num_blocks=num_blocks, max_num_batched_tokens=16)  # prompts in chunks
@@ -134,7 +135,7 @@ def test_what_is_remembered_of_a_request_goes_with_it(loaded):
     assert engine.counts._last == {}
     engine.add_request(tokens(10, 5), greedy(3), "a")
     run(engine)
-    assert engine.metrics().num_recomputed_tokens == 0, "another request of the same id begins anew"
+    assert engine.metrics().num_recomputed_tokens == 0, "another request with the same id starts at 0"
 
 
 def test_it_is_told_in_short_lines_and_what_never_happened_is_left_out():
@@ -151,7 +152,7 @@ def test_it_is_told_in_short_lines_and_what_never_happened_is_left_out():
                 num_recomputed_tokens=34567)
     assert str(EngineMetrics(**{**quiet, **busy})).splitlines() == [
         "1024 requests in 10240 steps, at most 256 sequences at once",
-        "524288 of 1048576 prompt tokens found in the cache (50%)", "75% found lately",
+        "524288 of 1048576 prompt tokens found in the cache (50%)", "75% found for the most recent requests",
         "2603 of 2603 blocks in use at the peak", "1 block shared at the peak",
         "20 shared blocks forked before a write, 19 copied", "12 preemptions, 34567 tokens computed again",
         "1 cached block evicted to make room"]

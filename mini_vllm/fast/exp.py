@@ -22,7 +22,7 @@ from mini_vllm.fast import tuning
 #: 2 ** x for -0.5 <= x <= 0.5 is the sum of these times x ** 0, x ** 1, …. They minimise the largest relative error,
 #: which is 2.6e-6.
 COEFFICIENTS = (0.999999261, 0.693121815, 0.240247448, 0.0559178603, 0.00957010188)
-#: 2 to the first is negligible next to 1; 2 to the second is nearly the largest float.
+#: 2 ** MIN_EXPONENT is negligible next to 1, and 2 ** MAX_EXPONENT is nearly the largest float.
 MIN_EXPONENT, MAX_EXPONENT = -60.0, 126.0
 #: From 2 ** 23 to 2 ** 24 a float has no bits for a fraction, and this number, plus or minus 126, is in that range. The
 #: exponent of a float is stored with 127 added, so 127 is added here.

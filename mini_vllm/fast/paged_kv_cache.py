@@ -63,7 +63,8 @@ class WritePlan:
         #: Indices of the scattered tokens' vectors in the pool, seen as one long list of vectors; None if there are
         #: none.
         self.vectors: mx.array | None = None
-        #: The same for each of their numbers, where that is faster.
+        #: Indices of each number of these vectors, in the pool seen as one long list of numbers. They are used instead
+        #: of ``vectors`` where writing number by number is faster.
         self.elements: mx.array | None = None
         self.num_apart = len(slots)
         if len(slots) == 1:

@@ -27,7 +27,7 @@ class AttentionPlan:
             spans = [span.within(window, block_size) for span in spans]
         nums = [span.num_queries for span in spans]
         if any(earlier > 1 and later == 1 for earlier, later in zip(nums, nums[1:])):
-            raise ValueError(f"requests that compute one token come first in a step, but the numbers of tokens are "
+            raise ValueError("requests that compute one token must come first in a step, but the numbers of tokens are "
                              f"{nums}")
         masks = CausalMasks(window)
         #: In the order of the step: requests that are attended together, with one plan per stream, and single requests.

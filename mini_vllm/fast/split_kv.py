@@ -69,7 +69,7 @@ class _BlockPartials:
     """
 
     def __init__(self, queries: mx.array, pool: mx.array, plan: SplitPlan) -> None:
-        self.stream = mx.default_stream(mx.default_device())  # the one it is computed on
+        self.stream = mx.default_stream(mx.default_device())  # the stream on which this part is computed
         self._num_rows, (_, self._num_heads, head_dim) = plan.num_rows, queries.shape
         num_blocks, num_both, block_size, _ = pool.shape
         self._products = plan.products
@@ -128,7 +128,7 @@ class _PrefixPartials:
     """The partials of all rows of the requests that share a prefix. In this class, each row counts as a request."""
 
     def __init__(self, queries: mx.array, pool: mx.array, prefix: SharedPrefix) -> None:
-        self.stream = mx.default_stream(mx.default_device())  # the one it is computed on
+        self.stream = mx.default_stream(mx.default_device())  # the stream on which this part is computed
         keys, self._values = gather(pool, prefix.matrices)
         num_kv_heads, _, head_dim = keys.shape
         own = queries[prefix.row_ids]

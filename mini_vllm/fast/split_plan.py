@@ -100,7 +100,7 @@ class SplitPlan:
         self.token_rows = mx.array(rows[nth < counts[:, None]].astype(np.uint32))
 
     def can_move_to(self, spans: Sequence[Span]) -> bool:
-        """Check whether ``at`` is valid for these spans, whose blocks are the same."""
+        """Check whether ``at`` can be called with these spans. Their blocks must be the blocks of this plan."""
         return (self._num_queries == [span.num_queries for span in spans]
                 and all(span.context_len - span.num_queries >= num_shared
                         for span, num_shared in zip(spans, self._prefix_lens)))

@@ -216,7 +216,7 @@ def test_a_window_reads_only_the_blocks_it_reaches():
 
 
 def test_single_tokens_come_first():
-    with pytest.raises(ValueError, match=r"one token come first in a step, but the numbers of tokens are \[2, 1\]"):
+    with pytest.raises(ValueError, match=r"must come first in a step, but the numbers of tokens are \[2, 1\]"):
         FastAttention()(mx.ones((3, 1, 4)), mx.ones((4, 2, 4, 4)), [[1], [2]], [2, 1], [0, 2, 3], 1.0)
 
 

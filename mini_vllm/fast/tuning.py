@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from mini_vllm import backend
 from mini_vllm.backend import blas, is_cpu, mx
+from mini_vllm.fast.step_costs import DraftCost, StepCosts
 
-#: The first and the last number of each.
+#: Ranges of numbers of tokens: the first and the last number of each range.
 Ranges = tuple[tuple[int, int], ...]
 
 
@@ -91,9 +92,16 @@ CPU_BATCHED_TOKENS, GPU_BATCHED_TOKENS = 256, 2048
 #: Tokens of a prompt in a step in which other requests decode. With 16 decoding requests, such a step takes 2 to 3
 #: times as long as one without a prompt. ``mini-vllm bench throughput --workload long-arrival``
 CPU_CHUNK_TOKENS = 96
-#: Looking ahead made a model of 22 MB 1.2 times as fast for one request, 1.1 times for 2 to 4, and no faster for more;
-#: a model of 109 MB 0.93 times. ``python tools/measure single``
+#: With a model of 22 MB, looking ahead made decoding 1.2 times as fast for one request, 1.1 times as fast for 2 to 4
+#: requests, and no faster for more requests. With a model of 109 MB, it made decoding slower: 0.93 times as fast.
+#: ``python tools/measure single``
 CPU_MAX_LOOKAHEAD, CPU_SMALL_MODEL_BYTES = 4, 64_000_000
+#: What drafts cost, in steps without them. ``python tools/measure drafts``, on two Neoverse-N1 cores and on an H200.
+CPU_DRAFT_COSTS = StepCosts((DraftCost(1, 0.7, 0.09), DraftCost(2, 0.25, 0.1), DraftCost(4, 0.0, 0.35, 3),
+                             DraftCost(8, 0.0, 0.55, 3), DraftCost(16, 0.0, 0.75, 3)))
+CPU_SMALL_DRAFT_COSTS = StepCosts((DraftCost(1, 0.55, 0.05), DraftCost(2, 0.3, 0.15), DraftCost(4, 0.1, 0.23),
+                                   DraftCost(8, 0.2, 0.28), DraftCost(16, 0.25, 0.34)), no_lookahead=0.15)
+GPU_DRAFT_COSTS = StepCosts((DraftCost(1, 1.0, 0.03), DraftCost(16, 1.0, 0.1)), no_lookahead=0.4)
 #: With MKL, whose products take a smaller part of a step, up to 16 requests gain from it.
 MKL_MAX_LOOKAHEAD = 16
 
@@ -109,8 +117,8 @@ def has_gpu() -> bool:
 def has_two_streams() -> bool:
     """Check whether attention alternates between two streams; see ``streams``.
 
-    With MKL it does: there one request decoded 0.85 to 0.9 times as fast as before with a single stream, and 1.05 times
-    as fast with two.
+    With MKL it does, but no work is split in halves (see ``halves_are_faster``). One request decoded 1.05 times as fast
+    as with two streams and halves; with a single stream it decoded only 0.85 to 0.9 times as fast.
     """
     return is_cpu()
 
@@ -224,3 +232,10 @@ def max_lookahead(max_num_seqs: int, model_bytes: int) -> int:
     if model_bytes >= CPU_SMALL_MODEL_BYTES:
         return 0
     return MKL_MAX_LOOKAHEAD if blas.name == "mkl" else CPU_MAX_LOOKAHEAD
+
+
+def draft_costs(model_bytes: int) -> StepCosts:
+    """Return what drafted tokens cost, relative to a plain step. ``mini-vllm bench speculation``"""
+    if not is_cpu():
+        return GPU_DRAFT_COSTS
+    return CPU_SMALL_DRAFT_COSTS if model_bytes < CPU_SMALL_MODEL_BYTES else CPU_DRAFT_COSTS

@@ -1,7 +1,7 @@
-"""The kernels against the plain operations that they replace, on a small random batch of a model's own shape.
+"""Compares the kernels with the plain operations that they replace, on small random batches of a model's own shape.
 
-They are compiled on the user's machine, by a compiler and for a GPU that we may never have seen. So an engine uses them
-only after they have agreed here. The plain operations are computed on the CPU, in float32.
+The kernels are compiled on the user's machine, by a compiler and for a GPU that we may never have seen. So an engine
+uses the kernels only if their results agree here. The plain operations are computed on the CPU, in float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOLERANCES = {mx.float32: 2e-4, mx.float16: 1e-2, mx.bfloat16: 6e-2}
 
 @dataclass(frozen=True)
 class ProofCase:
-    """A batch: how many tokens each request computes, at the end of which context."""
+    """A batch: the number of tokens that each request computes, and the length of its context, which ends with them."""
 
     num_queries: tuple[int, ...]
     context_lens: tuple[int, ...]
@@ -40,8 +40,15 @@ class ProofCase:
 
 
 def cases(block_size: int, window: int | None) -> list[ProofCase]:
-    """Return the cases to check: decoding requests, short and long, one of them split, and many; chunks with and
-    without earlier tokens."""
+    """Return the batches to check.
+
+    - three decoding requests with short contexts
+    - one decoding request with a context that is long enough to be split
+    - many decoding requests
+    - one decoding request, one chunk without earlier tokens, and one chunk with earlier tokens
+
+    If there is a ``window``, each batch is checked without it and with it.
+    """
     long, many = 2 * block_size + 2100, FEW_BLOCKS + 1
     found = [ProofCase((1, 1, 1), (1, block_size + 3, 5 * block_size)), ProofCase((1,), (long,)),
              ProofCase((1,) * many, tuple(1 + request % (2 * block_size) for request in range(many))),

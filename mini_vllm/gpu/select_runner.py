@@ -1,7 +1,7 @@
 """Decides whether an engine uses the kernels, and if not, why.
 
 ``MINI_VLLM_KERNELS`` is 0 for no, and 1 for yes if they agree with the plain operations. Without it: yes on CUDA; no on
-Metal, where they have not been seen to agree yet. ``mini-vllm doctor`` tries them and says what to set.
+Metal, where they have not been tested yet. ``mini-vllm doctor`` tests them and says what to set.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from mini_vllm.models.random_model import RANDOM_MODELS
 
 SWITCH = "MINI_VLLM_KERNELS"
 SWITCHED_OFF = f"switched off by {SWITCH}=0"
-NOT_SEEN_YET = f"not seen to agree on Metal yet: {SWITCH}=1 switches them on, `mini-vllm doctor` tries them"
+NOT_SEEN_YET = f"not tested on Metal yet: {SWITCH}=1 switches them on, `mini-vllm doctor` tests them"
 NO_GPU = "MLX computes on a CPU"
-COMPILING = "mini-vllm: compiling the GPU's kernels and trying them, which takes a while …"
+COMPILING = "mini-vllm: compiling and testing the GPU kernels; this takes a while …"
 #: One of RANDOM_MODELS.
 USUAL_SHAPE = "qwen3-0.6b"
 
@@ -60,15 +60,15 @@ def why_not_here() -> str:
 def fault_of(config: ModelConfig, block_size: int, dtype: mx.Dtype) -> str:
     """Return what is wrong with the kernels for such a model. They are checked, and the result reported, once."""
     if not can_attend(config.head_dim, dtype) or config.hidden_size % 8:
-        fault = (f"are not made for heads of {config.head_dim} numbers of {dtype} and a width of "
+        fault = (f"they do not support heads of {config.head_dim} numbers of type {dtype} in a model with hidden_size "
                  f"{config.hidden_size}")
     else:
         if sys.stderr.isatty():  # a person is waiting
             print(COMPILING, file=sys.stderr, flush=True)
         fault = find_fault(config, block_size, dtype)
     if fault:
-        print(f"mini-vllm: the GPU's kernels are not used: {fault}. It goes on without them, slower.", file=sys.stderr,
-              flush=True)
+        print(f"mini-vllm: the GPU kernels are not used: {fault}. Continuing without them, at lower speed.",
+              file=sys.stderr, flush=True)
     return fault
 
 
@@ -84,7 +84,7 @@ def try_kernels() -> tuple[str, str]:
     if fault:
         return f"do not use them: {fault}", ""
     if why_not:
-        return "they agree with the simple attention, and are off", f"to switch them on: export {SWITCH}=1"
+        return "they agree with the simple attention, but are switched off", f"to switch them on: export {SWITCH}=1"
     return "they agree with the simple attention, and are used", ""
 
 

@@ -87,6 +87,7 @@ def test_steps_that_only_decode_have_rounded_sizes(models, emulated):
     assert logits.shape == (3, 300) and set(emulated.num_requests) == {4}, "one more, in the null block"
 
 
+@pytest.mark.without_drafts("expects one token in every step")
 def test_a_step_begun_early_and_one_in_turn_are_the_same_function(models, emulated):
     """Trace the compiled function once: every combination of shapes and types takes as long as a step."""
     engine = LLMEngine(EngineConfig(block_size=4, num_blocks=50), EngineParts(model_runner=GpuRunner), models["qwen3"])

@@ -88,7 +88,7 @@ def lookup(name: str) -> PinnedModel:
     """Return the model of this name. Raise PullError for an unknown one, with the most similar known name."""
     if name in KNOWN:
         return KNOWN[name]
-    raise PullError(f"there is no model {name!r}; {did_you_mean(name) or f'known are {all_names()}'}")
+    raise PullError(f"there is no model {name!r}; {did_you_mean(name) or f'known models: {all_names()}'}")
 
 
 def did_you_mean(name: str) -> str:

@@ -102,7 +102,7 @@ def _read_rope(fields: Fields, head_dim: int) -> tuple[float, dict[str, object]]
         part.only("partial_rotary_factor", 1.0)
     for kind in (FULL, SLIDING):
         if kind in parts["rope_parameters"]:
-            raise FieldError(f"rope_parameters.{kind}", "is not supported: all layers must rotate alike")
+            raise FieldError(f"rope_parameters.{kind}", "is not supported: all layers must have the same rotation")
     theta = next((part.number("rope_theta", above=1) for part in (fields, *parts.values()) if "rope_theta" in part),
                  10_000.0)
     rope_frequencies(theta, head_dim, Fields(rope, "rope_scaling" if "rope_scaling" in fields else "rope_parameters"))
@@ -121,7 +121,7 @@ def _read_windows(fields: Fields, model_type: str, num_layers: int) -> tuple[int
         if not isinstance(types, list):
             raise fields.error("layer_types", "must be a list")
         if len(types) != num_layers:
-            raise FieldError("layer_types", f"has {len(types)} entries, must have {num_layers}, one a layer")
+            raise FieldError("layer_types", f"has {len(types)} entries, must have {num_layers}, one per layer")
         unknown = [kind for kind in types if kind not in (FULL, SLIDING)]
         if unknown:
             raise FieldError("layer_types", f"has {reprlib.repr(unknown[0])}, supported: {FULL}, {SLIDING}")
@@ -131,7 +131,7 @@ def _read_windows(fields: Fields, model_type: str, num_layers: int) -> tuple[int
     elif model_type == "mistral":
         layers = range(num_layers) if window_is_given else ()
     elif is_used and model_type == "llama":
-        raise FieldError("use_sliding_window", "is True, which a llama network has only by layer_types")
+        raise FieldError("use_sliding_window", "is True, which a llama network supports only with layer_types")
     elif is_used:
         fields.whole("sliding_window")
         layers = range(fields.whole("max_window_layers", at_least=0), num_layers)

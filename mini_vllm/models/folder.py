@@ -28,7 +28,7 @@ def read_folder(folder: Path) -> tuple[ModelConfig, dict[str, mx.array]]:
 def check_folder(folder: Path) -> tuple[ModelConfig, list[Path]]:
     """Return the config and the files that hold the weights.
 
-    Raise LoadError as ``read_folder`` does, as far as that shows without reading tensors.
+    Raise LoadError for the same errors as ``read_folder``, if they can be found without reading tensors.
     """
     config_file = folder / "config.json"
     if not config_file.is_file():
@@ -78,7 +78,7 @@ def _check_quantization(config: Fields) -> None:
             quantization.part(name).only("mode", *MODES)
     method = config.part("quantization_config")
     if "quantization" not in config and "quant_method" in method:
-        raise method.error("quant_method", "supported: what mlx_lm.convert writes")
+        raise method.error("quant_method", "supported: the format that mlx_lm.convert writes")
 
 
 def _files_of_index(file: Path) -> set[str]:

@@ -55,7 +55,7 @@ class _Header:
 
     def check(self) -> None:
         if self.data[:4] != MAGIC:
-            self._refuse(f"begins with {self.data[:4]!r}, a GGUF file with {MAGIC!r}")
+            self._refuse(f"begins with {self.data[:4]!r}; a GGUF file begins with {MAGIC!r}")
         self.at = 4
         version, num_tensors, num_fields = self._number("<I", 4), self._number("<Q", 8), self._number("<Q", 8)
         if version not in VERSIONS:
@@ -118,13 +118,13 @@ class _Header:
         shape = [self._number("<Q", 8) for _ in range(num_dimensions)]
         kind, offset = self._number("<I", 4), self._number("<Q", 8)
         if kind not in PACKED:
-            self._refuse(f"{name} has type {kind}, which is not known here")
+            self._refuse(f"{name} has type {kind}, which is not supported")
         num_packed, num_bytes = PACKED[kind]
         num_numbers = 1
         for length in shape:
             num_numbers *= length
         if not 0 < num_numbers <= self.size * 256 or shape[0] % num_packed:
-            self._refuse(f"{name} has the shape {shape}, which its type or the file has no room for")
+            self._refuse(f"{name} has the shape {shape}, which does not fit its type or the file")
         return name, offset, num_numbers // num_packed * num_bytes
 
     def _name(self, what: str) -> str:
@@ -137,7 +137,7 @@ class _Header:
 
     def _size_of(self, kind: int, name: str) -> int:
         if kind not in SCALARS:
-            self._refuse(f"{name} has type {kind}, which cannot be read here")
+            self._refuse(f"{name} has type {kind}, which is not supported")
         return SCALARS[kind]
 
     def _number(self, form: str, num_bytes: int) -> int:

@@ -64,7 +64,7 @@ def _make_backend(fields: Mapping[str, object], tokens: list[str], pre: str) -> 
     vocab = _make_vocab(tokens)
     try:
         pairs = [tuple(merge.split(" ", 1)) for merge in merges]
-        # Llama 3 takes a word that is a token unchanged, before any merge.
+        # In Llama 3, a word that is itself a token becomes this token, and no merges are applied.
         backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre == "llama-bpe"))
     except Exception as error:  # the library raises plain Exception
         raise TokenizerError(f"tokenizer.ggml.merges do not fit tokenizer.ggml.tokens: {error}") from error

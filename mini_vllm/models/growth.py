@@ -53,8 +53,8 @@ def check_growth(content: Mapping[str, object]) -> None:
                 growth *= _factor(name, step, num_tables)
                 if growth > MAX_GROWTH:
                     raise TokenizerError(
-                        f"tokenizer.json: step {number} of the {name} ({step['type']}) makes a text up to {growth:.0f} "
-                        f"times as long, together with the steps before it; must be at most {MAX_GROWTH} times")
+                        f"tokenizer.json: after step {number} of the {name} ({step['type']}) a text may be up to "
+                        f"{growth:.0f} times as long as at the start, must be at most {MAX_GROWTH} times as long")
 
 
 def _steps(part: Step | None) -> Iterator[Step]:

@@ -37,7 +37,7 @@ class LoadedModel:
     @property
     def num_bytes(self) -> int:
         """The size of its parameters."""
-        from mlx.utils import tree_flatten  # not above: the backend must be the first to import MLX
+        from mlx.utils import tree_flatten  # not at the top of the file: the backend must import MLX first
         parameters: dict[str, mx.array] = dict(tree_flatten(self.model.parameters()))
         return sum(array.nbytes for array in parameters.values())
 

@@ -33,7 +33,7 @@ def pull(name: str, console: Console | None = None) -> Path:
     """
     console = console or Console(stderr=True)
     if path := shipped_model(name):
-        console.print(f"{name} ships with mini_vllm: there is nothing to fetch", highlight=False)
+        console.print(f"{name} ships with mini_vllm: there is nothing to download", highlight=False)
         return path
     model = lookup(name)
     if path := cached_model(name):

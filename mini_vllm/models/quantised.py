@@ -48,10 +48,11 @@ def packing_of(stem: str, shape: tuple[int, ...], weights: Mapping[str, mx.array
         raise LoadError(f"the tensor {stem}.weight is of type {type_name(weight.dtype)}, expected uint32: it has "
                         "scales")
     if weight.ndim != 2 or weight.shape[0] != rows or weight.shape[1] * 32 % columns:
-        raise LoadError(f"the tensor {stem}.weight has the shape {weight.shape}, which is not that of {shape} packed")
+        raise LoadError(f"the tensor {stem}.weight has the shape {weight.shape}, which does not fit a packed matrix of "
+                        f"the shape {shape}")
     if scales.ndim != 2 or scales.shape[0] != rows or columns % max(scales.shape[1], 1):
-        raise LoadError(f"the tensor {stem}.scales has the shape {scales.shape}, expected a row for each of {rows} and "
-                        f"as many columns as {columns} has groups")
+        raise LoadError(f"the tensor {stem}.scales has the shape {scales.shape}, expected {rows} rows, with one column "
+                        f"for each group of the {columns} columns")
     bits, group_size = weight.shape[1] * 32 // columns, columns // scales.shape[1]
     if scales.dtype == mx.uint8:
         mode = FLOAT_MODES.get((bits, group_size))
@@ -63,7 +64,7 @@ def packing_of(stem: str, shape: tuple[int, ...], weights: Mapping[str, mx.array
             raise LoadError(f"the tensor {stem}.biases has the shape {biases.shape}, expected {scales.shape}")
     if mode is None or (mode != "affine" and biases is not None):
         raise LoadError(f"{stem} has {bits} bits in groups of {group_size}, {type_name(scales.dtype)} scales and "
-                        f"{'no ' if biases is None else ''}biases: none of the modes {', '.join(MODES)} is that")
+                        f"{'no ' if biases is None else ''}biases, which is none of the modes {', '.join(MODES)}")
     return Packing(group_size, bits, mode)
 
 

@@ -30,7 +30,7 @@ def find_model(name: str | Path) -> Path:
     if text in KNOWN:
         path = cached_model(text)
         if path is None:
-            raise LoadError(f"the model {text!r} is not here yet; `mini-vllm pull {text}` fetches it")
+            raise LoadError(f"the model {text!r} is not here yet; `mini-vllm pull {text}` downloads it")
         return path
     if len(text) > MAX_NAME_CHARS or "\0" in text:
         raise LoadError(f"the model's name is {reprlib.repr(text)} of {len(text)} characters, must be at most "
@@ -52,9 +52,11 @@ def _fetch_from_hub(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise LoadError(f"{name!r} is no folder here; to fetch it from the hub: {install_line('hub')}") from None
+        raise LoadError(f"there is no folder {name!r} here; to download it from the hub: {install_line('hub')}"
+                        ) from None
     try:
         return Path(snapshot_download(name, allow_patterns=HUB_FILES))
     except Exception as error:  # the client raises many kinds; all mean that the model was not fetched
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise LoadError(f"{name!r} is no folder here and could not be fetched from the hub: {first_line}") from None
+        raise LoadError(f"there is no folder {name!r} here, and the hub's model could not be downloaded: {first_line}"
+                        ) from None

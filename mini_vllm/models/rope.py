@@ -89,8 +89,11 @@ class Rope:
         mx.eval(self.frequencies)
 
     def angles(self, positions: mx.array) -> tuple[mx.array, mx.array]:
-        """Return factors for tokens at ``positions`` [n], of each half and of its other half: [n, heads, 2, head_dim /
-        2]."""
+        """Return two arrays of factors for tokens at ``positions`` [n], each [n, heads, 2, head_dim / 2].
+
+        To rotate, each half of a head is multiplied by the first array, its other half by the second, and both products
+        are added.
+        """
         angles = positions[:, None, None, None].astype(mx.float32) * self.frequencies
         cos, sin = mx.cos(angles), mx.sin(angles)
         if self.scale != 1.0:

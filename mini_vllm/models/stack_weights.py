@@ -66,7 +66,7 @@ def _make_places(layer: nn.Module, whole: str, part_sizes: Sequence[int]) -> Non
 
 def unstack(model: Model) -> dict[str, mx.array]:
     """Return the weights as a checkpoint has them: the inverse of ``stack``. Packed ones are expanded."""
-    from mlx.utils import tree_flatten  # not above: the backend must be the first to import MLX
+    from mlx.utils import tree_flatten  # not at the top of the file: the backend must import MLX first
     config = model.config
     weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
     modules = model.named_modules()

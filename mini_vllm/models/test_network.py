@@ -184,7 +184,7 @@ def test_a_wrongly_shaped_tensor_is_named_with_both_shapes(checkpoints, tmp_path
 
 
 def test_an_unknown_tensor_is_named(checkpoints, tmp_path):
-    with pytest.raises(LoadError, match="the tensor model.layers.0.router.weight has no place in a llama network"):
+    with pytest.raises(LoadError, match="the tensor model.layers.0.router.weight does not belong to a llama network"):
         load(damaged(checkpoints, tmp_path, lambda w: w.update({"model.layers.0.router.weight": mx.zeros(2)})))
 
 
@@ -223,7 +223,7 @@ def test_a_folder_without_tokenizer_is_refused(checkpoints, tmp_path):
 
 def test_names_that_stand_for_nothing_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("MINI_VLLM_CACHE", str(tmp_path))
-    with pytest.raises(LoadError, match="`mini-vllm pull smollm2` fetches it"):
+    with pytest.raises(LoadError, match="`mini-vllm pull smollm2` downloads it"):
         find_model("smollm2")
     with pytest.raises(LoadError, match="there is no model 'nonsense'"):
         find_model("nonsense")
@@ -239,7 +239,7 @@ def test_a_hub_name_without_a_network_says_so(monkeypatch):
         raise OSError("network is unreachable")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    with pytest.raises(LoadError, match="could not be fetched from the hub: network is unreachable"):
+    with pytest.raises(LoadError, match="the hub's model could not be downloaded: network is unreachable"):
         find_model("some-org/some-model")
 
 

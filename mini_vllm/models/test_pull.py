@@ -156,7 +156,7 @@ def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name, hint", [("smolm2", "; did you mean 'smollm2'?"), ("SmolLM2-135M", "'smollm2'?"),
-                                        ("tiny-tale", "'tiny-tales'?"), ("gpt", "; known are tiny-tales, smollm2")])
+                                        ("tiny-tale", "'tiny-tales'?"), ("gpt", "; known models: tiny-tales, smollm2")])
 @pytest.mark.parametrize("function", [pull, cached_model])
 def test_an_unknown_name_is_told_with_the_nearest_or_those_that_are_known(function, name, hint):
     with pytest.raises(PullError) as caught:
@@ -168,7 +168,7 @@ def test_an_unknown_name_is_told_with_the_nearest_or_those_that_are_known(functi
 def test_a_model_that_ships_is_not_fetched(capsys):
     path = pull("tiny-tales", Console(stderr=True))
     assert (path / "config.json").is_file()
-    assert capsys.readouterr().err == "tiny-tales ships with mini_vllm: there is nothing to fetch\n"
+    assert capsys.readouterr().err == "tiny-tales ships with mini_vllm: there is nothing to download\n"
 
 
 def test_a_wrong_checksum_names_both_and_removes_the_wheel(shop):

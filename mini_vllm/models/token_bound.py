@@ -1,4 +1,5 @@
-"""The most characters that one token can stand for: a bound on the length of a prompt that needs no encoding.
+"""The most characters that one token can stand for. With this number, a prompt that is too long can be rejected before
+it is encoded.
 
 A server that gets a text of many megabytes can reject it unread: the text has at least as many tokens as its length
 divided by that of the longest token. This holds only if every character of a text ends up in some token, so each part
@@ -48,7 +49,7 @@ def lost_characters(backend: tokenizers.Tokenizer) -> list[str]:
 
 
 def _parts_of(component: normalizers.Normalizer | pre_tokenizers.PreTokenizer | None) -> list[Part]:
-    """Return the parts of a sequence one by one; anything else is its only part."""
+    """Return the parts of ``component`` if it is a sequence; else a list that contains only ``component``."""
     if component is None:
         return []
     state = json.loads(component.__getstate__())

@@ -6,6 +6,7 @@ import contextlib
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import jinja2
 import tokenizers
@@ -94,7 +95,8 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Convert a text into token ids.
 
-        Special tokens in ``text`` always become their ids; the flag adds those around it.
+        Special tokens in ``text`` always become their ids. With ``add_special_tokens``, the special tokens that the
+        tokenizer puts before and after a text are added.
         """
         try:
             with self._panics_told():  # unlike ``encode``, this call lets other threads run
@@ -126,6 +128,12 @@ class Tokenizer:
             raise TokenizerError(f"token id is {token_id!r}, must be a whole number from 0") from None
         return None if not piece or (skip_special_tokens and piece in self._special_tokens) else piece
 
+    @property
+    def decoder_state(self) -> bytes:
+        """How entries of the vocabulary become text, as the library's JSON."""
+        state: bytes = b"null" if self._backend.decoder is None else self._backend.decoder.__getstate__()
+        return state
+
     @contextlib.contextmanager
     def _panics_told(self) -> Iterator[None]:
         """Convert a panic into a TokenizerError, and raise one for every use after too many panics."""
@@ -138,8 +146,13 @@ class Tokenizer:
             self._num_panics += 1
             raise
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
-        """Return the chat as one text, in the format of the model's training.
+    def is_special(self, text: str) -> bool:
+        """Check whether ``text`` is a special token, which ``decode`` leaves out."""
+        return text in self._special_tokens
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
+                            tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """Return the chat as one text, in the format of the model's training, with the tools that it may call.
 
         A template is a program that comes with the weights, so it runs in a sandbox. Any error in it, from bad syntax
         to its own ``raise_exception``, becomes a TokenizerError.
@@ -148,7 +161,7 @@ class Tokenizer:
             raise TokenizerError("this model has no chat template: give it a plain prompt")
         try:
             return self._compiled_template.render(
-                messages=messages, add_generation_prompt=add_generation_prompt, tools=None, documents=None,
+                messages=messages, add_generation_prompt=add_generation_prompt, tools=tools, documents=None,
                 bos_token=self.bos_token or "", eos_token=self.eos_token or "")
         except Exception as error:
             raise TokenizerError(f"chat template: {type(error).__name__}: {error}") from error

@@ -64,7 +64,7 @@ def _check_tensors(config: ModelConfig, weights: Mapping[str, mx.array]) -> dict
             raise LoadError(f"the tensor {name} is of type {type_name(weights[name].dtype)}, expected floats")
         unknown.remove(name)
     if unknown:
-        raise LoadError(f"the tensor {shown(min(unknown))} has no place in a {config.model_type} network "
+        raise LoadError(f"the tensor {shown(min(unknown))} does not belong to a {config.model_type} network "
                         f"({len(unknown)} such tensors)")
     return packings
 

@@ -2,10 +2,11 @@
 
 A part without such a feature becomes the base of a class of this module, which calls the part's own methods:
 
-    block_pool        no fork_block    CopyOnWrite over it
-    kv_cache_manager  no fork          Forking over it
-    scheduler         no preempt       Preempting over it
-    sampler           no sample        SamplesByRules over it
+    block_pool        no fork_block       CopyOnWrite over it
+    kv_cache_manager  no fork             Forking over it
+                      no give_back_slots  GivingBack over it
+    scheduler         no preempt          Preempting over it
+    sampler           no sample           SamplesByRules over it
 
 A part that implements some of a feature must implement all of it: anything missing is then rejected, not added.
 """
@@ -20,7 +21,9 @@ from mini_vllm.block_pool import KVCacheBlock
 from mini_vllm.request import Request
 from mini_vllm.scheduler import Scheduler
 
-if TYPE_CHECKING:  # their base: any part, or for the type checker the reference's
+# At run time the adapters have no base: a subclass combines an adapter with any part. For the type checker, their bases
+# are the reference's parts.
+if TYPE_CHECKING:
     from mini_vllm.block_pool import BlockPool as _Pool
     from mini_vllm.kv_cache import KVCacheManager as _Manager
     from mini_vllm.scheduler import Scheduler as _Scheduler
@@ -40,7 +43,7 @@ class CopyOnWrite(_Pool):
     def fork_block(self, block: KVCacheBlock) -> KVCacheBlock:
         num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
         if block.is_null or num_owners == 0:
-            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, nobody may write to it")
+            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, so no request may write to it")
         if num_owners == 1:
             return block
         copy = self.get_new_blocks(1)[0]
@@ -107,6 +110,17 @@ class Forking(_Manager):
             self.block_pool.check_integrity()
         else:
             super().check_integrity()
+
+
+class GivingBack(_Manager):
+    """A manager that can shorten a table after a step, on top of one whose tables only grow. It writes ``_tables``."""
+
+    def give_back_slots(self, request: Request) -> None:
+        table = self._tables.get(request.request_id, [])
+        num_kept = -(-request.num_computed_tokens // self.block_size)
+        unused = table[num_kept:]
+        del table[num_kept:]
+        self.block_pool.free_blocks(reversed(unused))
 
 
 class Preempting(_Scheduler):

@@ -33,7 +33,7 @@ def name_of(part: object) -> str:
 def check_class(slot: str, part: type) -> None:
     """Raise PartError unless ``part`` can be created and called as the engine does."""
     joint = JOINTS[slot]
-    _check_arguments(slot, part, f"{name_of(part)} is made with", part, joint.made_with)
+    _check_arguments(slot, part, f"{name_of(part)} is created with", part, joint.made_with)
     for method, arguments in joint.methods.items():
         found = getattr(part, method, None)
         call = f"{method}({', '.join(arguments)})"
@@ -45,7 +45,7 @@ def check_class(slot: str, part: type) -> None:
 def check_attention(part: Callable[..., object]) -> None:
     """Raise PartError unless ``part`` can be called like ``attention.paged_attention``."""
     if isinstance(part, type):
-        _check_arguments("attention", part, f"{name_of(part)} is made with", part, ())
+        _check_arguments("attention", part, f"{name_of(part)} is created with", part, ())
         called: Any = next((vars(base)["__call__"] for base in part.__mro__ if "__call__" in vars(base)), None)
         if called is None:
             raise PartError("attention", f"{name_of(part)} has no method __call__({', '.join(ATTENTION)}), "

@@ -9,17 +9,17 @@ from typing import Any
 
 from mini_vllm.engine_config import EngineParts
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.parts.adapters import CopyOnWrite, Forking, Preempting
+from mini_vllm.parts.adapters import CopyOnWrite, Forking, GivingBack, Preempting
 from mini_vllm.parts.check import PartError, check_attention, check_class, check_object, name_of
 from mini_vllm.parts.interfaces import JOINTS
 from mini_vllm.sampling.by_rules import SamplesByRules
 
-#: Slot → the method whose absence shows that a part lacks a feature, and the class that adds the feature.
-GIVEN: dict[str, tuple[str, type]] = {
-    "block_pool": ("fork_block", CopyOnWrite),
-    "kv_cache_manager": ("fork", Forking),
-    "scheduler": ("preempt", Preempting),
-    "sampler": ("sample", SamplesByRules),
+#: Slot → the methods whose absence shows that a part lacks a feature, each with the class that adds the feature.
+GIVEN: dict[str, tuple[tuple[str, type], ...]] = {
+    "block_pool": (("fork_block", CopyOnWrite),),
+    "kv_cache_manager": (("fork", Forking), ("give_back_slots", GivingBack)),
+    "scheduler": (("preempt", Preempting),),
+    "sampler": (("sample", SamplesByRules),),
 }
 
 
@@ -36,17 +36,17 @@ def fit(parts: EngineParts) -> EngineParts:
     if parts.attention is not defaults["attention"]:
         check_attention(parts.attention)
     if "prefix_tree" in own and not _takes_tree(parts.kv_cache_manager):
-        raise PartError("prefix_tree", f"{name_of(parts.prefix_tree)} would never be asked: the kv_cache_manager, "
+        raise PartError("prefix_tree", f"{name_of(parts.prefix_tree)} would never be used: the kv_cache_manager, "
                                        f"{name_of(parts.kv_cache_manager)}, takes no tree_class")
     return replace(parts, **completed)
 
 
 def _complete(slot: str, part: type) -> type:
-    method, given = GIVEN.get(slot, ("", object))
-    if not method or hasattr(part, method):
+    missing = [given for method, given in GIVEN.get(slot, ()) if not hasattr(part, method)]
+    if not missing:
         return part
-    return type(part.__name__, (given, part), {"__module__": part.__module__, "__qualname__": part.__qualname__,
-                                               "__doc__": part.__doc__})
+    return type(part.__name__, (*missing, part), {"__module__": part.__module__, "__qualname__": part.__qualname__,
+                                                  "__doc__": part.__doc__})
 
 
 def make_kv_cache(parts: EngineParts, num_blocks: int, block_size: int, enable_caching: bool) -> KVCacheManager:

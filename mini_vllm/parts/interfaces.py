@@ -29,7 +29,8 @@ JOINTS = {
         methods={"get_computed_blocks": ("request",),
                  "allocate_slots": ("request", "num_new_tokens", "new_computed_blocks", "num_new_computed_tokens"),
                  "free": ("request",), "get_block_ids": ("request_id",), "reset_prefix_cache": (),
-                 "check_integrity": (), "fork": ("parent", "child"), "finish_step": ()},
+                 "check_integrity": (), "fork": ("parent", "child"), "finish_step": (),
+                 "give_back_slots": ("request",)},
         attributes=("block_pool", "block_size", "stats")),
     "prefix_tree": Joint(
         made_with=("block_pool", "block_size"),
@@ -51,6 +52,19 @@ JOINTS = {
     "model_runner": Joint(
         made_with=("model", "num_blocks", "block_size", "attention"),
         methods={"step": ("requests", "copies")}, attributes=("cache", "attention")),
+    "drafter": Joint(
+        made_with=(),
+        methods={"propose": ("request", "max_tokens"), "advance": ("request", "token_ids"), "forget": ("request",)}),
+    "guess_record": Joint(
+        made_with=(),
+        methods={"judge": ("guess", "token_ids"), "length": ("cost", "max_tokens"), "is_rested": ()},
+        attributes=("rate",)),
+    "verifier": Joint(made_with=(), methods={"rows": ("row", "draft"), "accept": ("draft", "drawn")}),
+    "grammar": Joint(
+        made_with=("tree", "vocabulary"),
+        methods={"allowed": ("state",), "advance": ("state", "token_id"), "is_accepting": ("state",),
+                 "is_complete": ("state",)},
+        attributes=("start",)),
     "engine": Joint(
         made_with=("config", "parts", "loaded", "trace"),
         methods={"add_request": ("prompt", "sampling_params", "request_id", "priority", "extra_keys"), "step": (),

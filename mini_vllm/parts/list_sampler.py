@@ -1,4 +1,4 @@
-"""A sampler around a function on a list of numbers, which chooses every token.
+"""A sampler that chooses every token by calling a function with a list of numbers.
 
 The reference draws by the Gumbel-max trick: it adds random numbers to the scores and takes the largest sum. So a
 function that finds the largest number of a list can choose tokens at any temperature, given the sums.

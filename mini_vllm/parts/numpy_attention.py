@@ -37,7 +37,7 @@ class NumpyAttention:
         """
         _, num_both, block_size, head_dim = pool.shape
         if window is not None:
-            raise ValueError(f"this attention knows no sliding window, and the model has one of {window} tokens")
+            raise ValueError(f"this attention supports no sliding window, but the model has one of {window} tokens")
         if not np.isclose(scale, head_dim ** -0.5):
             raise ValueError(f"this attention scales by 1 / sqrt({head_dim}), and the model by {scale}")
         used = [list(table[:-(-context_len // block_size)]) for table, context_len in zip(block_tables, context_lens)]

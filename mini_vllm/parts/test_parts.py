@@ -23,7 +23,8 @@ from mini_vllm.scheduler import Scheduler
 
 REFERENCE = {part.name: part.default for part in fields(EngineParts)} | {"engine": LLMEngine}
 #: Methods that a part may lack: an adapter adds them, or the engine does without them.
-GIVEN = {("block_pool", "fork_block"), ("kv_cache_manager", "fork"), ("scheduler", "preempt"), ("sampler", "sample")}
+GIVEN = {("block_pool", "fork_block"), ("kv_cache_manager", "fork"), ("kv_cache_manager", "give_back_slots"),
+         ("scheduler", "preempt"), ("sampler", "sample")}
 
 
 def without(part, *names):
@@ -65,7 +66,7 @@ def test_a_class_that_is_made_otherwise_is_refused():
         def __init__(self):
             super().__init__(9)
 
-    with pytest.raises(PartError, match=r"Pool.* is made with \(num_blocks, enable_caching\), but takes \(\)"):
+    with pytest.raises(PartError, match=r"Pool.* is created with \(num_blocks, enable_caching\), but takes \(\)"):
         LLMEngine(EngineConfig(num_blocks=9), EngineParts(block_pool=Pool))
 
 
@@ -82,7 +83,7 @@ def test_objects_that_lack_what_the_engine_reads_are_refused():
 @pytest.mark.parametrize("part, complaint", [
     (lambda queries, k_pool, v_pool, block_table, context_len, scale: None, r"but takes \(queries, k_pool, v_pool"),
     (type("Mute", (), {}), r"Mute.* has no method __call__\(queries, pool"),
-    (type("Greedy", (), {"__init__": lambda self, size: None}), r"Greedy.* is made with \(\), but takes \(size\)"),
+    (type("Greedy", (), {"__init__": lambda self, size: None}), r"Greedy.* is created with \(\), but takes \(size\)"),
 ])
 def test_attention_that_is_called_otherwise_is_refused(part, complaint):
     with pytest.raises(PartError, match=complaint):
@@ -97,7 +98,7 @@ def test_a_tree_that_nobody_would_ask_is_refused():
     class Tree(PrefixTree):
         pass
 
-    with pytest.raises(PartError, match=r"prefix_tree: .*Tree.* would never be asked: the kv_cache_manager, .*Plain.*, "
+    with pytest.raises(PartError, match=r"prefix_tree: .*Tree.* would never be used: the kv_cache_manager, .*Plain.*, "
                                         "takes no tree_class"):
         fit(EngineParts(kv_cache_manager=Plain, prefix_tree=Tree))
     engine = LLMEngine(EngineConfig(num_blocks=9), EngineParts(kv_cache_manager=Plain))
@@ -238,7 +239,7 @@ def test_numpy_attention_sees_the_blocks_of_the_requests_and_no_others():
 def test_numpy_attention_says_what_it_cannot_do():
     attend = NumpyAttention(lambda *args: pytest.fail("it was called"))
     arguments = (mx.zeros((1, 2, 8)), mx.zeros((4, 2, 4, 8)), [[1]], [1], [0, 1])
-    with pytest.raises(ValueError, match="no sliding window, and the model has one of 16 tokens"):
+    with pytest.raises(ValueError, match="no sliding window, but the model has one of 16 tokens"):
         attend(*arguments, 8 ** -0.5, window=16)
     with pytest.raises(ValueError, match=r"scales by 1 / sqrt\(8\), and the model by 0.5"):
         attend(*arguments, 0.5)

@@ -1,10 +1,10 @@
-"""The ragged batch of one step: the tokens of all its requests, end to end, and the rectangle that it is not.
+"""The ragged batch of one step: the tokens of all its requests, one after the other, and the padded rectangle.
 
     token       ▪king  ▪and   ▪In    ▪the   ▪forest       a column is a token, in the colour of its request
-    position     4      7      0      1      2            its place in its own request
-    block        1      2      3      3      3            the block of its request's table that this place is in
+    position     4      7      0      1      2            its position in its request
+    block        1      2      3      3      3            the block of its request's table that contains this position
     slot         12     23     24     25     26           where its keys and values are written: block · size + offset
-    logits       ▲      ▲                    ▲            of whom the next token is asked
+    logits       ▲      ▲                    ▲            the model returns logits for these tokens
 
     A  ▪▫▫       padded to the longest: 3 × 3
     B  ▪▫▫
@@ -27,24 +27,24 @@ from mini_vllm.pictures.strip import MARGIN, WIDTH
 from mini_vllm.pictures.tables import TextOf
 from mini_vllm.trace.history import count
 
-#: Tokens side by side; then another row of columns begins.
+#: The number of tokens per row of columns.
 PER_ROW = 16
 LEFT = MARGIN + 56.0
 COLUMN = (WIDTH - MARGIN - LEFT) / PER_ROW
-#: From the top of a row of columns: its lines, and where the next row of columns begins.
+#: Distances from the top of a row of columns to its lines, and to the next row of columns.
 TOKEN, POSITION, BLOCK, SLOT, LOGITS, NEXT = 20, 45, 60, 75, 90, 106
-#: A token of the rectangle is at most this wide.
+#: The maximum width of a token in the rectangle.
 PADDED_CELL = 15.0
-LOOK_AT_BATCH = ("Each column is a token: whose it is, its position in its own request, and the block and slot that "
-                 "its keys and values go to. ▲ stands under the tokens whose logits are wanted. Below is the rectangle "
+LOOK_AT_BATCH = ("Each column is a token: its request, its position in that request, and the block and slot that its "
+                 "keys and values are written to. ▲ marks the tokens whose logits are needed. Below is the rectangle "
                  "that a padded batch would compute: dashed cells are padding.")
 
 
 def draw_batch(steps: Mapping[str, RequestStep], block_size: int, *, cast: Cast | None = None,
                text_of: TextOf | None = None, per_row: int = PER_ROW, look: str = LOOK_AT_BATCH) -> Picture:
-    """What one step computes of each request, in the order of the batch, ``per_row`` tokens side by side.
+    """Draw the tokens that one step computes for each request, in the order of the batch, ``per_row`` in a row.
 
-    Raises ValueError if that is nothing.
+    Raise ValueError if the step computes nothing.
     """
     if not steps:
         raise ValueError("there is nothing to draw: the step computes no token")
@@ -67,7 +67,7 @@ def describe(steps: Mapping[str, RequestStep]) -> str:
 
 def _draw_columns(canvas: Canvas, steps: Mapping[str, RequestStep], block_size: int, cast: Cast,
                   text_of: TextOf | None, top: float, per_row: int) -> float:
-    """The batch as it is computed; returns where it ends."""
+    """Draw the batch as it is computed. Return the y coordinate of its end."""
     batch = Batch.of([step.block_ids for step in steps.values()], [step.context_len for step in steps.values()],
                      [len(step.token_ids) for step in steps.values()])
     positions = token_positions(batch.context_lens, batch.query_starts)
@@ -105,14 +105,14 @@ def _draw_token(canvas: Canvas, cast: Cast, name: str, text: str, x: float, y: f
 
 
 def _fitting(text: str, size: float = 9) -> str:
-    """As much of a word as a column has room for."""
+    """Shorten a word to the width of a column."""
     while text_width(text, size) * 0.85 > COLUMN - 3:
         text = text.rstrip("…")[:-1] + "…"
     return text
 
 
 def _draw_rectangle(canvas: Canvas, steps: Mapping[str, RequestStep], cast: Cast, y: float, width: int) -> float:
-    """The same tokens, each request's in a row of its own, filled up to the longest; returns where it ends."""
+    """Draw the same tokens with one row per request, padded to the longest. Return the y coordinate of the end."""
     longest = max(len(step.token_ids) for step in steps.values())
     num_tokens, num_padded = sum(len(step.token_ids) for step in steps.values()), longest * len(steps)
     cell, left = min(PADDED_CELL, (width - MARGIN - LEFT - 90) / longest), LEFT + 90

@@ -1,4 +1,4 @@
-"""A row for each block that was used: who held it in which step, how far it was filled, and where it was copied."""
+"""A row for each block that was used: which requests held it in each step, how full it was, and its copies."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mini_vllm.trace.summary import tell_ranges
 
 #: If there are more shapes than this, they are drawn without tooltips and letters.
 MAX_TITLES = 8000
-#: Unused blocks between used ones are left out from this many on; a gap stands for them.
+#: Runs of at least MIN_LEFT_OUT unused blocks are left out; a gap of height GAP replaces each of them.
 MIN_LEFT_OUT, GAP = 4, 15
-#: The most that a row is high in a brief picture.
+#: The maximum height of a row in a brief picture.
 BRIEF_ROW = 12
 
 
 class _Rows:
-    """Which blocks have a row, and where it is."""
+    """The blocks that have a row, and the position of each row."""
 
     def __init__(self, sheet: Sheet) -> None:
         used, num_blocks = set(sheet.history.block_runs), sheet.header["num_blocks"] - 1
@@ -38,12 +38,12 @@ class _Rows:
             self.tops[block_id] = y
             y += self.height
         self.bottom = y
-        #: Step → between which blocks a copy's line is drawn there, ends included.
+        #: Step → the ranges of blocks that the line of a copy crosses, ends included.
         self.copies = {index: [range(min(pair), max(pair) + 1) for pair in step["copies"]]
                        for index, step in zip(sheet.history.shown, sheet.history.steps) if step["copies"]}
 
     def is_crossed(self, step: int, block_id: int) -> bool:
-        """Whether a copy's line runs over the block in that step."""
+        """Check whether the line of a copy crosses the block in that step."""
         return any(block_id in between for between in self.copies.get(step, ()))
 
 
@@ -99,7 +99,7 @@ def _draw_run(sheet: Sheet, rows: _Rows, block_id: int, run: Run, has_title: boo
 
 
 def _draw_filling(sheet: Sheet, run: Run, paint: str, y: float, height: float) -> None:
-    """How much of the block holds tokens: it grows step by step."""
+    """Draw how much of the block holds tokens, which grows step by step."""
     size, bottom, path = sheet.header["block_size"], y + height, ""
     for (step, level), after in zip(run.levels, [*(step for step, _ in run.levels[1:]), run.last + 1]):
         path += f"{'L' if path else ''}{sheet.x(step):g} {bottom - level / size * height:.2f}H{sheet.x(after):g}"
@@ -108,8 +108,10 @@ def _draw_filling(sheet: Sheet, run: Run, paint: str, y: float, height: float) -
 
 def _draw_letters(sheet: Sheet, rows: _Rows, block_id: int, run: Run, box: tuple[float, float, float, float],
                   paint: str, is_filling: bool) -> None:
-    """Whose block it is; on a label of the owner's colour, so that it can be read where the block is not full, and
-    right of the lines of copies."""
+    """Write the letters of the block's owners, to the right of the lines of copies.
+
+    Where the block is not full, they are on a label in the owner's colour, so that they can be read.
+    """
     x, y, width, height = box
     letters, size = [sheet.cast.letter(owner) for owner in run.owners], min(height - 2, 10)
     texts = [" ".join(letters)] + [f"{letters[0]} +{len(letters) - 1}"] * (len(letters) > 1)
@@ -124,7 +126,7 @@ def _draw_letters(sheet: Sheet, rows: _Rows, block_id: int, run: Run, box: tuple
 
 
 def _free_place(sheet: Sheet, rows: _Rows, block_id: int, run: Run, wide: float) -> float | None:
-    """Where the first ``wide`` pixels of a run begin that no copy's line crosses; None if there are none."""
+    """Return the left end of the first ``wide`` pixels of a run that no copy's line crosses; None if there are none."""
     x = sheet.x(run.first)
     for step in range(run.first, run.last + 1):
         line = sheet.x(step) + sheet.cell / 2
@@ -136,7 +138,7 @@ def _free_place(sheet: Sheet, rows: _Rows, block_id: int, run: Run, wide: float)
 
 
 def _draw_copies(sheet: Sheet, rows: _Rows) -> None:
-    """A line from each block to the one that it was copied into."""
+    """Draw a line from each copied block to its copy."""
     for index, step in zip(sheet.history.shown, sheet.history.steps):
         for source, copy in step["copies"]:
             if source in rows.tops and copy in rows.tops:
@@ -149,8 +151,8 @@ def _draw_copies(sheet: Sheet, rows: _Rows) -> None:
 
 def _describe(run: Run) -> str:
     if run.kind in (CACHED, KEPT):
-        return "free, still cached" if run.kind == CACHED else "kept for a copy"
+        return "free, still cached" if run.kind == CACHED else "held for a copy"
     names = ", ".join(run.owners[:6]) + (f" and {len(run.owners) - 6} more" if len(run.owners) > 6 else "")
     if run.kind == USED:
         return names
-    return f"shared by {names}" if len(run.owners) > 1 else f"{names}, and kept for a copy"
+    return f"shared by {names}" if len(run.owners) > 1 else f"{names}, and held for a copy"

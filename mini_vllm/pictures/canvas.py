@@ -1,4 +1,4 @@
-"""What a picture is drawn on: shapes one after the other, painted by name, and at the end the text of an SVG."""
+"""The canvas of a picture. It collects shapes, whose paints are given by name, and returns the text of an SVG."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ STRIPES = ('<defs><pattern id="mv-stripes" width="6" height="6" patternUnits="us
 
 
 class Canvas:
-    """``fill`` and ``stroke`` are names of the palette, or colours as SVG writes them."""
+    """Shapes of one picture. ``fill`` and ``stroke`` are names of the palette, or colours in SVG's notation."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._uses: list[tuple[str, str]] = [("fill", "paper")]
         self._patterns: set[str] = set()
-        #: How far to the right anything reaches.
+        #: The right end of the rightmost shape.
         self.right = 0.0
 
     def add(self, name: str, *, title: str = "", text: str = "", **attributes: object) -> None:
-        """One element; ``title`` is what a viewer shows under the pointer."""
+        """Add an element. A viewer shows ``title`` under the pointer."""
         x, width = attributes.get("x"), attributes.get("width")
         if isinstance(x, (int, float)) and isinstance(width, (int, float)):
             self.right = max(self.right, x + width)
@@ -40,12 +40,12 @@ class Canvas:
         self.add("text", title=title, text=text, x=x, y=y, font_size=size, fill=fill, **attributes)
 
     def hatch(self, x: float, y: float, width: float, height: float) -> None:
-        """Lines over what was drawn there: it has more than one owner."""
+        """Draw lines over a shape that has more than one owner."""
         self._patterns.add(HATCH)
         self.add("rect", x=x, y=y, width=width, height=height, fill="url(#mv-hatch)", pointer_events="none")
 
     def stripe(self, x: float, y: float, width: float, height: float) -> None:
-        """Thin lines, which lean the other way: set aside, and empty for good."""
+        """Draw thin lines, which lean the other way: these slots are reserved and will never be used."""
         self._patterns.add(STRIPES)
         self.add("rect", x=x, y=y, width=width, height=height, fill="url(#mv-stripes)", pointer_events="none")
 
@@ -56,7 +56,7 @@ class Canvas:
         self._parts.append("</g>")
 
     def _painted(self, attributes: Mapping[str, object]) -> dict[str, object]:
-        """With the light colours, and the classes by which the style sheet knows the dark ones."""
+        """Return the attributes with the light colours, and the classes that the style sheet uses for dark ones."""
         painted, classes = dict(attributes), []
         for attribute in ("fill", "stroke"):
             paint = attributes.get(attribute)
@@ -68,7 +68,7 @@ class Canvas:
         return {"class": " ".join(classes), **painted} if classes else painted
 
     def to_svg(self, width: float, height: float, label: str) -> str:
-        """All that was drawn. ``label`` is what a screen reader says."""
+        """Return the drawing as SVG. A screen reader reads ``label``."""
         head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
                 f'viewBox="0 0 {width:g} {height:g}" font-family="{FONT}" role="img" aria-label={quote(label)}>')
         paper = shape("rect", self._painted({"width": width, "height": height, "fill": "paper"}))

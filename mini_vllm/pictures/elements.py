@@ -1,4 +1,4 @@
-"""Small things of SVG: elements as text, sizes of texts, and round numbers."""
+"""Helpers for SVG: elements as text, widths of texts, and round numbers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from xml.sax.saxutils import escape, quoteattr
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
-#: Of letters that are not as wide as most, in parts of the size of the font.
+#: The widths of unusually narrow or wide letters, as fractions of the font size.
 _WIDTHS = {**dict.fromkeys("ijl'|", 0.23), **dict.fromkeys(" ftI.,:;!/[]()-`r·", 0.32), **dict.fromkeys("mM", 0.84),
            **dict.fromkeys("wW@%…", 0.9), **dict.fromkeys("ckszvxyJ", 0.5)}
 
 
 def shape(name: str, attributes: Mapping[str, object], title: str = "", text: str = "") -> str:
-    """One element; an attribute that is None is left out. ``title`` is what a viewer shows under the pointer."""
+    """Return one element. Attributes that are None are left out. A viewer shows ``title`` under the pointer."""
     head = f"<{name}" + "".join(f" {key.replace('_', '-')}={quote(value)}" for key, value in attributes.items()
                                 if value is not None)
     inside = (f"<title>{escape(_clean(title))}</title>" if title else "") + escape(_clean(text))
@@ -28,7 +28,7 @@ def quote(value: object) -> str:
 
 
 def _clean(text: str) -> str:
-    """XML has no way to write control characters."""
+    """Replace control characters, which XML cannot contain."""
     return _NOT_XML.sub("\ufffd", text)
 
 
@@ -37,19 +37,28 @@ def cross(x: float, y: float, radius: float) -> str:
             f"M{x - radius:g} {y + radius:g}l{2 * radius:g} {-2 * radius:g}")
 
 
+def disc(x: float, y: float, radius: float) -> str:
+    half = f"a{radius:g} {radius:g} 0 0 0"
+    return f"M{x - radius:g} {y:g}{half} {2 * radius:g} 0{half} {-2 * radius:g} 0z"
+
+
+def box(x: float, y: float, width: float, height: float) -> str:
+    return f"M{x:g} {y:g}h{width:g}v{height:g}h{-width:g}z"
+
+
 def text_width(text: str, size: float) -> float:
-    """About how wide a text will be; fonts differ, so rather more."""
+    """Estimate the width of a text. Fonts differ, so the estimate is rather too large."""
     return 0.61 * size * sum(1.7 if unicodedata.east_asian_width(letter) in "WF" else 1.0 for letter in text)
 
 
 def sans_width(text: str, size: float) -> float:
-    """How wide a text is in Helvetica, within some per cent, letter by letter."""
+    """Estimate the width of a text in Helvetica, letter by letter, to within a few per cent."""
     return size * sum(1.0 if unicodedata.east_asian_width(letter) in "WF" else _WIDTHS.get(letter, 0.56 if
                       letter.islower() or letter.isdigit() else 0.7) for letter in text)
 
 
 def cut(text: str, size: float, room: float) -> str:
-    """As much of the beginning as fits into ``room``."""
+    """Return the beginning of a text that fits into ``room``."""
     if sans_width(text, size) <= room:
         return text
     end = next((end for end in range(len(text), 0, -1) if sans_width(text[:end] + "…", size) <= room), 0)
@@ -57,7 +66,7 @@ def cut(text: str, size: float, room: float) -> str:
 
 
 def wrapped(parts: Iterable[str], size: float, room: float, separator: str = " · ") -> list[str]:
-    """The parts in as few lines of that width as they need; one that is wider has a line to itself."""
+    """Arrange the parts in as few lines of that width as possible. A wider part gets its own line."""
     lines: list[str] = []
     for part in parts:
         if lines and sans_width(lines[-1] + separator + part, size) <= room:
@@ -68,11 +77,11 @@ def wrapped(parts: Iterable[str], size: float, room: float, separator: str = " �
 
 
 def shorten(text: str, most: int = 24) -> str:
-    """The beginning and the end of an id: those of one batch often differ only there."""
+    """Return the beginning and the end of an id: ids of one batch often differ only at the end."""
     return text if len(text) <= most else f"{text[:most - 10]}…{text[-9:]}"
 
 
 def round_up(least: float) -> int:
-    """The smallest of 1, 2, 5, 10, 20, 50, … that is at least ``least``."""
+    """Return the smallest of 1, 2, 5, 10, 20, 50, … that is at least ``least``."""
     power: int = 10 ** max(math.floor(math.log10(max(least, 1))), 0)
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)

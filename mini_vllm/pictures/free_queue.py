@@ -1,4 +1,4 @@
-"""The free queue as a chain: who is given out next stands first; who was just taken out hangs above the gap."""
+"""The free queue as a chain: the next block to be allocated is first; removed blocks are drawn above their gap."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.strip import MARGIN, fill_block, tell
 from mini_vllm.trace.history import count
 
-LOOK_AT_QUEUE = ("The next block to be given out stands first, the one that came home last stands last. # marks a "
-                 "block whose content can still be found: it is forgotten when it is given out.")
+LOOK_AT_QUEUE = ("The next block to be allocated is first, the block that was freed last is last. # marks a block "
+                 "whose contents are still cached: they are evicted when the block is allocated.")
 LINK, BOX, HEIGHT = 16.0, 36.0, 36.0
 PER_ROW = 12  # boxes
 
 
 def draw_queue(pool: AnyPool, *, before: list[int] | None = None, look: str = LOOK_AT_QUEUE) -> Picture:
-    """``before``: the ids in the queue some calls ago; those that have gone hang above the place they left."""
+    """Draw the free queue of ``pool``.
+
+    ``before``: the ids in the queue some calls ago. Blocks that have left since are drawn above their former place.
+    """
     chain: list[AnyBlock] = list(pool.free_block_queue.get_all_free_blocks())
     ids = [block.block_id for block in chain]
     gone = [block_id for block_id in before or [] if block_id not in ids]
@@ -48,7 +51,10 @@ def draw_queue(pool: AnyPool, *, before: list[int] | None = None, look: str = LO
 
 
 def _places(ids: list[int], before: list[int], gone: list[int]) -> list[int]:
-    """The chain as it is, with those that have gone where they were: after whom they stood that is still there."""
+    """Return the ids in the queue, with removed blocks at their former places.
+
+    A removed block follows the last earlier block of ``before`` that is still in the list.
+    """
     places = list(ids)
     for block_id in reversed(gone):
         earlier = [other for other in before[:before.index(block_id)] if other in places]
@@ -73,7 +79,7 @@ def _draw_stop(canvas: Canvas, stop: str | int, by_id: dict[int, AnyBlock], gone
 
 
 def _draw_link(canvas: Canvas, left: float, right: float, y: float) -> None:
-    """Arrows both ways: the queue is linked doubly. Where blocks have left, they run on through their places."""
+    """Draw arrows in both directions, because the queue is doubly linked. They cross the gaps of removed blocks."""
     middle = y + HEIGHT / 2
     for height, start, end in ((middle - 3, left, right), (middle + 3, right, left)):
         tip = 3 if end > start else -3

@@ -1,4 +1,4 @@
-"""Above the panels: what the run was, in words, and what each shape stands for."""
+"""The part above the panels: a description of the run, and the meaning of each shape."""
 
 from __future__ import annotations
 
@@ -6,20 +6,35 @@ import math
 
 from mini_vllm.pictures import marks
 from mini_vllm.pictures.elements import sans_width, wrapped
+from mini_vllm.pictures.marks import ACCEPTED, REJECTED
 from mini_vllm.pictures.palette import request_paint
 from mini_vllm.pictures.request_panel import MIN_EAR
 from mini_vllm.pictures.time_panel import PAINTS
 from mini_vllm.pictures.timeline_canvas import MARGIN, Sheet
-from mini_vllm.trace.history import AGAIN, CACHED, DECODE, FORKED, IDLE, KEPT, PREEMPTED, PROMPT, SHARED, USED, WAITING
-from mini_vllm.trace.summary import GOOD_ENDS, facts, headline, sizes, time_shares
+from mini_vllm.trace.history import (
+    AGAIN,
+    CACHED,
+    DECODE,
+    DRAFTED,
+    FORKED,
+    IDLE,
+    KEPT,
+    PREEMPTED,
+    PROMPT,
+    SHARED,
+    USED,
+    WAITING,
+)
+from mini_vllm.trace.summary import GOOD_ENDS, drafted_tokens, facts, headline, sizes, time_shares
 
 EAR, END, BAD_END, COPY = "ear", "end", "bad end", "copy"
 
 
-#: What the entries of a brief legend are called.
-SHORT = {PROMPT: "prompt", AGAIN: "computed again", DECODE: "decoded", FORKED: "forked", WAITING: "waits",
-         PREEMPTED: "preempted", END: "finished", SHARED: "shared", CACHED: "free, still cached", COPY: "copied"}
-#: Fonts differ: where there is no Helvetica, letters are up to this many times as wide.
+#: The texts of a brief legend.
+SHORT = {PROMPT: "prompt", AGAIN: "computed again", DECODE: "decoded", ACCEPTED: "drafted, accepted",
+         REJECTED: "drafted, rejected", FORKED: "forked", WAITING: "waits", PREEMPTED: "preempted",
+         END: "finished", SHARED: "shared", CACHED: "free, still cached", COPY: "copied"}
+#: Fonts differ: without Helvetica, letters are up to this many times as wide.
 WIDER = 1.16
 
 
@@ -37,7 +52,7 @@ def draw_title(sheet: Sheet) -> None:
 
 
 def draw_legend(sheet: Sheet) -> None:
-    """As many entries in a line as fit; a heading begins another."""
+    """Draw the legend, with as many entries per line as fit. Each heading starts a new line."""
     groups = {"requests": _of_requests(sheet), "blocks": _of_blocks(sheet), "time": _of_times(sheet)}
     if sheet.is_brief:
         groups = {"": [(kind, SHORT[kind]) for entries in groups.values() for kind, _ in entries if kind in SHORT]}
@@ -58,12 +73,16 @@ def draw_legend(sheet: Sheet) -> None:
 
 
 def _of_requests(sheet: Sheet) -> list[tuple[str, str]]:
-    """What occurs, and what it means."""
+    """Return the kinds that occur, each with its meaning."""
     history = sheet.history
     kinds = {run.kind for runs in history.rows.values() for run in runs}
+    if DRAFTED in kinds:
+        num_drafted, num_accepted = drafted_tokens(history)
+        kinds |= {DECODE, *[ACCEPTED] * bool(num_accepted), *[REJECTED] * (num_accepted < num_drafted)}
     ends = {END if status in GOOD_ENDS else BAD_END for _, _, status in history.ends}
     told = {PROMPT: "tokens of a prompt", AGAIN: "computed again",
             DECODE: "one token decoded" if sheet.cell >= marks.MIN_PEARL else "one token decoded in each step",
+            ACCEPTED: "drafted tokens, accepted", REJECTED: "drafted tokens, rejected",
             FORKED: "forked", EAR: "first token", WAITING: "waits",
             IDLE: "runs, but gets no token", PREEMPTED: "preempted", END: "finished",
             BAD_END: "ended early"}
@@ -77,8 +96,8 @@ def _of_blocks(sheet: Sheet) -> list[tuple[str, str]]:
         return []
     kinds = {run.kind for runs in sheet.history.block_runs.values() for run in runs}
     kinds |= {COPY} if any(step["copies"] for step in sheet.history.steps) else set()
-    told = {USED: "held by one, filled so far", SHARED: "shared", CACHED: "free, still cached", KEPT: "kept for a copy",
-            COPY: "copied"}
+    told = {USED: "held by one request, filled so far", SHARED: "shared", CACHED: "free, still cached",
+            KEPT: "held for a copy", COPY: "copied"}
     return [(kind, text) for kind, text in told.items() if kind in kinds]
 
 
@@ -90,12 +109,21 @@ def _of_times(sheet: Sheet) -> list[tuple[str, str]]:
 
 
 def _draw_swatch(sheet: Sheet, x: float, y: float, kind: str) -> None:
-    """A sample of what a kind looks like, 20 wide and 10 high."""
+    """Draw a sample of a kind, 20 pixels wide and 10 high."""
     middle, paint = y + 5, request_paint(0)
     if kind in (PROMPT, AGAIN):
         marks.draw_box(sheet, x + 3, x + 17, middle, 11, paint, kind)
     elif kind == DECODE:
         marks.draw_pearls(sheet, x + 1, x + 19, middle, paint, apart=9, size=6)
+    elif kind in (ACCEPTED, REJECTED):
+        size = min(marks.draft_size(sheet), 5.4)  # three side by side
+        is_bar = size < marks.MIN_DRAFT
+        number = sheet.most_drafted if is_bar else 2
+        if is_bar:
+            marks.draw_drafts(sheet, x + 1, x + 19, middle, paint, 0, 0, size=size, height=14)
+        left, right = (x + 7, x + 13) if is_bar else (x + 1, x + 19)
+        marks.draw_drafts(sheet, left, right, middle, paint, *((number, 0) if kind == ACCEPTED else (0, number)),
+                          apart=18, size=size, height=14)
     elif kind == FORKED:
         marks.draw_ring(sheet, x + 10, middle, 4, paint)
     elif kind == EAR:

@@ -1,9 +1,9 @@
-"""Memory as a strip of slots, a slot for the K/V of one token, and who was given which run of it.
+"""Memory as a strip of slots, one per token's K/V, and the runs of slots that are allocated to requests.
 
     |AAAAAA░░░▨▨▨▨▨▨▨|BBB░░░░▨▨▨▨▨▨▨▨▨|                |CCCCCC|
      A holds tokens   ░ will hold some   ▨ never will    a hole
 
-It is what memory looks like where it is not cut into blocks; ``runs_in_pages`` shows blocks on the same strip.
+The strip shows memory that is not divided into blocks; ``runs_in_pages`` shows blocks on the same strip.
 """
 
 from __future__ import annotations
@@ -21,16 +21,20 @@ from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.strip import MARGIN, WIDTH
 from mini_vllm.request import Request
 
-LOOK_AT_MEMORY = ("Each run belongs to the request whose letter it carries. A plain colour holds tokens, a pale one "
-                  "will, stripes never will. A dashed frame is a hole: its slots are free.")
+LOOK_AT_MEMORY = ("Each run belongs to the request with the letter on it. Slots in a plain colour hold tokens, pale "
+                  "slots will hold tokens later, and striped slots never will. A dashed frame is a hole: its slots are "
+                  "free.")
 ROW, GAP, GUTTER = 30.0, 7.0, 40.0
 KINDS = {"used": "holds tokens", "later": "will hold tokens later", "never": "will never hold one", "hole": "free"}
 
 
 @dataclass(frozen=True)
 class MemoryRun:
-    """Neighbouring slots that one request was given: the first ``num_used`` hold a token, the next ``num_later`` will
-    before the request ends, the rest never will. ``num_used`` None: all of them."""
+    """Neighbouring slots that are allocated to one request.
+
+    The first ``num_used`` slots hold a token; None means all of them. The next ``num_later`` slots will hold one before
+    the request ends. The rest never will.
+    """
 
     owner: str
     start: int
@@ -39,7 +43,7 @@ class MemoryRun:
     num_later: int = 0
 
     def parts(self) -> dict[str, tuple[int, int]]:
-        """Kind → (start, size), of those that have a slot."""
+        """Map each kind that has at least one slot to (start, size)."""
         used = self.size if self.num_used is None else self.num_used
         starts = {"used": (self.start, used), "later": (self.start + used, self.num_later),
                   "never": (self.start + used + self.num_later, self.size - used - self.num_later)}
@@ -47,8 +51,10 @@ class MemoryRun:
 
 
 def runs_in_pages(manager: AnyManager, requests: Iterable[Request]) -> list[MemoryRun]:
-    """The blocks of ``requests`` as runs; blocks that follow each other are one. What is empty will be filled if the
-    request goes on to its ``max_tokens``. Block 1 begins at slot 0: block 0 is the null block, which holds no tokens.
+    """Return the blocks of ``requests`` as runs; consecutive blocks are one run.
+
+    Empty slots count as used later if the request fills them when it reaches its ``max_tokens``. Block 1 begins at
+    slot 0: block 0 is the null block, which holds no tokens.
     """
     runs, size = [], manager.block_size
     for request in requests:
@@ -66,10 +72,11 @@ def runs_in_pages(manager: AnyManager, requests: Iterable[Request]) -> list[Memo
 def draw_memory(num_slots: int, runs: Iterable[MemoryRun], *, per_row: int | None = None,
                 waiting: tuple[str, int] | None = None, cast: Cast | None = None,
                 width: int = WIDTH, look: str = LOOK_AT_MEMORY) -> Picture:
-    """All slots, ``per_row`` in a row (None: all in one). ``waiting``: a request that has no room, and how many slots
-    it wants; it is drawn under the strip, on the same scale. ``width``: of the picture, in pixels.
+    """Draw all slots, ``per_row`` in a row (None: all in one row).
 
-    Raises ValueError for runs that overlap or leave the memory, and for more tokens in a run than it has slots.
+    ``waiting`` is a request that does not fit, and the number of slots it needs; it is drawn below the strip, on the
+    same scale. ``width`` is the width of the picture in pixels. Raise ValueError for runs that overlap or reach beyond
+    the memory, and for a run with more tokens than slots.
     """
     runs = sorted(runs, key=lambda run: run.start)
     holes = _holes(num_slots, runs)
@@ -107,7 +114,7 @@ def describe(num_slots: int, runs: Sequence[MemoryRun], holes: Sequence[tuple[in
 
 
 def _holes(num_slots: int, runs: Sequence[MemoryRun]) -> list[tuple[int, int]]:
-    """What the runs, which are sorted, leave free."""
+    """Return the free slots between the sorted runs, as (start, size)."""
     holes, end = [], 0
     for run in runs:
         if run.start < end or run.size < 1 or run.start + run.size > num_slots:
@@ -122,7 +129,7 @@ def _holes(num_slots: int, runs: Sequence[MemoryRun]) -> list[tuple[int, int]]:
 
 
 def _neighbours(block_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The first and the last of block ids that follow each other."""
+    """Yield the first and last block id of each group of consecutive ids."""
     first = 0
     for index, block_id in enumerate(block_ids):
         if index + 1 == len(block_ids) or block_ids[index + 1] != block_id + 1:
@@ -135,7 +142,7 @@ def _slots(start: int, size: int) -> str:
 
 
 class _Sheet:
-    """Where a slot lies on the canvas."""
+    """The position of each slot on the canvas."""
 
     def __init__(self, num_slots: int, per_row: int, width: int, top: float) -> None:
         self.canvas, self.num_slots, self.per_row = Canvas(), num_slots, per_row
@@ -144,7 +151,7 @@ class _Sheet:
         self.scale = (width - MARGIN - self.left) / per_row
 
     def pieces(self, start: int, size: int) -> Iterator[tuple[float, float, float]]:
-        """x, y and width in each row that these slots lie in."""
+        """Yield x, y and width of the slots in each row that contains some of them."""
         while size > 0:
             row, column = divmod(start, self.per_row)
             here = min(size, self.per_row - column)
@@ -156,7 +163,7 @@ class _Sheet:
             draw_part(self.canvas, kind, (x, y, width), paint, title)
 
     def write(self, place: tuple[float, float, float], text: str, font_size: float, fill: str) -> None:
-        """If it has room there: the letter of a run at its front, on its colour, the size of a hole in the middle."""
+        """Write a text if it fits: the letter of a run at its left end, the size of a hole in the middle."""
         x, y, width = place
         is_letter = fill == ON_COLOUR
         if text_width(text, font_size) * 0.9 <= width:
@@ -164,7 +171,10 @@ class _Sheet:
                              text_anchor="middle", font_weight="bold" if is_letter else None, pointer_events="none")
 
     def draw_scale(self) -> float:
-        """The number of the first slot of each row; or a few numbers under the only one. Returns where it ends."""
+        """Write the number of each row's first slot; for a single row, a few numbers below it.
+
+        Return the y coordinate of the end.
+        """
         bottom = self.top + self.num_rows * (ROW + GAP) - GAP
         if self.num_rows > 1:
             for row in range(self.num_rows):
@@ -178,7 +188,7 @@ class _Sheet:
 
 def draw_part(canvas: Canvas, kind: str, place: tuple[float, float, float], paint: str, title: str = "",
               height: float = ROW) -> None:
-    """A piece of memory: plain, pale, striped, or a dashed frame."""
+    """Draw a piece of memory: plain, pale, striped, or as a dashed frame."""
     x, y, width = place
     gap = 1.0 if width > 3 else 0.0
     x, y, width, height = x + gap / 2, y + 0.5, max(width - gap, 0.3), height - 1
@@ -202,7 +212,7 @@ def _draw_waiting(sheet: _Sheet, waiting: tuple[str, int], cast: Cast, y: float)
 
 
 def _draw_legend(canvas: Canvas, kinds: set[str], y: float, width: int) -> float:
-    """A sample of each kind that occurs; returns where it ends."""
+    """Draw a sample of each kind that occurs. Return the y coordinate of the end."""
     x = float(MARGIN)
     for kind, text in KINDS.items():
         if kind in kinds:

@@ -1,12 +1,11 @@
 """The colours of all pictures, on light and on dark paper.
 
-A shape says what it is painted with by name ("ink", "cached", "request-2"). The light colour stands in its attributes,
-where every program finds it; the dark one in a style sheet that only asks for the names, each with a prefix of our own,
-so that a picture never restyles the page around it.
+A shape names its paint ("ink", "cached", "request-2"). Its attributes contain the light colour, which every program can
+read. The dark colour is in a style sheet, whose class names have a prefix, so that a picture never restyles the page
+around it.
 
-Requests are told apart by eight colours that people with any kind of colour blindness can tell apart, and by a letter,
-which also survives a grey print. What is shared is hatched as well as coloured; what is free and still cached has a
-dashed border.
+Requests have eight colours, which people with any kind of colour blindness can distinguish, and a letter, which remains
+readable in a grey print. Shared blocks are hatched, and free blocks that are still cached have a dashed border.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ PAINTS = {
 
 
 def request_paint(number: int) -> str:
-    """The paint of the ``number``-th request; after the last colour the first comes again."""
+    """Return the paint of the ``number``-th request. After the last colour, the first one follows again."""
     return f"request-{number % NUM_REQUEST_COLOURS}"
 
 
 def style_sheet(uses: Iterable[tuple[str, str]]) -> str:
-    """What a picture's dark version needs, for these (attribute, paint) pairs: ``("fill", "ink")``."""
+    """Return the style sheet of a picture's dark version, for (attribute, paint) pairs such as ``("fill", "ink")``."""
     rules = "".join(f".{PREFIX}{attribute[0]}-{paint}{{{attribute}:{PAINTS[paint].dark}}}"
                     for attribute, paint in sorted(set(uses)) if PAINTS[paint].dark != PAINTS[paint].light)
     return f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>" if rules else ""

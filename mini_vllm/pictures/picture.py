@@ -1,4 +1,4 @@
-"""A picture as notebooks, pages and files want it: an SVG, and a sentence that says what to look for."""
+"""A picture for notebooks, pages and files: an SVG, and a caption that says what to look for."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from mini_vllm.extras import install_line
 
-#: A picture is as wide as its column. It shrinks only so far that its letters can be read, then it scrolls; and it does
-#: not grow so far that a small picture fills the screen.
+#: A picture is as wide as its column. In a narrow column it shrinks while its letters remain readable, then it scrolls.
+#: In a wide column, a small picture does not grow to fill the screen.
 IMAGE_STYLE = "width:clamp({}px,100%,{}px);max-width:none;height:auto;display:block"
 MIN_READABLE_WIDTH = 560
 SMALLEST, LARGEST, LARGEST_IF_FLAT = 0.75, 1.6, 2.2
-#: How high a flat picture may become.
+#: The maximum height to which a flat picture grows.
 HIGH = 500
 PNG_SCALE = 2
 SUFFIXES = (".svg", ".png")
@@ -23,7 +23,7 @@ SUFFIXES = (".svg", ".png")
 
 @dataclass(frozen=True)
 class Picture:
-    """``svg`` is a whole document. ``label`` names the picture; ``look`` says what to look for in it."""
+    """A picture: ``svg`` is a whole document, ``label`` names it, and ``look`` says what to look for in it."""
 
     svg: str
     width: float
@@ -32,8 +32,11 @@ class Picture:
     look: str
 
     def to_html(self) -> str:
-        """The picture with its sentence. As an image it also shows where inline SVG is taken out: on GitHub, and in a
-        notebook that is not trusted."""
+        """Return the picture with its caption.
+
+        The picture is an image, so that it also appears where inline SVG is removed: on GitHub, and in a notebook that
+        is not trusted.
+        """
         return (f'<figure style="margin:0.5em 0">{self.image()}<figcaption style="font-size:0.9em">'
                 f"{html.escape(self.look)}</figcaption></figure>")
 
@@ -44,7 +47,7 @@ class Picture:
                 f'src="data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"></div>')
 
     def shown_at(self, width: int) -> Picture:
-        """The same picture, ``width`` pixels wide where a page does not say how wide."""
+        """Return the same picture with a default width of ``width`` pixels, for pages that set no width."""
         height = round(self.height * width / self.width)
         old, new = f'width="{self.width:g}" height="{self.height:g}"', f'width="{width}" height="{height}"'
         return replace(self, svg=self.svg.replace(old, new, 1), width=width, height=height)
@@ -53,7 +56,7 @@ class Picture:
         return {"text/html": self.to_html(), "image/svg+xml": self.svg, "text/plain": f"{self.label}. {self.look}"}
 
     def save(self, path: str | Path) -> None:
-        """As ``.svg`` or ``.png``. Raises ValueError for another suffix, and if PNG cannot be made here."""
+        """Save as ``.svg`` or ``.png``. Raise ValueError for another suffix, or if PNG is not supported here."""
         path = Path(path)
         check_suffix(path)
         if path.suffix.lower() == ".png":
@@ -63,7 +66,7 @@ class Picture:
 
 
 def check_suffix(path: Path) -> None:
-    """Raises ValueError if no picture can be written under that name."""
+    """Raise ValueError if no picture can be saved under that name."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{path}: a picture is written as .svg or .png, not as {suffix or 'a name without a suffix'}")
@@ -75,5 +78,5 @@ def _png_maker() -> Callable[..., bytes]:
     try:
         from resvg_py import svg_to_bytes
     except ImportError:
-        raise ValueError(f"a PNG needs resvg-py: {install_line('png')}; an .svg needs nothing") from None
+        raise ValueError(f"a PNG needs resvg-py: {install_line('png')}; an .svg needs no package") from None
     return svg_to_bytes

@@ -1,4 +1,4 @@
-"""The block pool as a strip, and the block tables of those who hold its blocks.
+"""The block pool as a strip, and the block tables of the requests that hold its blocks.
 
     ┌0───┬1───┬2───┬3───┬4───┐       a block: its number, the letters of its owners, its reference count
     │ ∅  │ A  │▨AB▨│ #  │    │       hatched: shared     #: free, still cached     blank: free
@@ -21,20 +21,24 @@ from mini_vllm.pictures.tables import TextOf, draw_tables
 from mini_vllm.request import Request
 from mini_vllm.trace.history import count
 
-LOOK_AT_POOL = ("Each cell is a block, with its number. The letter is its owner; hatched blocks have several, and the "
-                "count stands beside. # is free but still found, blank is free.")
-LOOK_AT_TABLES = LOOK_AT_POOL + " Below, each request's block table: its text in order, in blocks that lie anywhere."
+LOOK_AT_POOL = ("Each cell is a block, with its number. The letter names its owner; a hatched block has several owners "
+                "(×2 means two). # marks a free block that is still cached; a blank block is free.")
+LOOK_AT_TABLES = (LOOK_AT_POOL + " Below is each request's block table: its blocks in the order of its text, which may "
+                  "be anywhere in the pool.")
 
 
 def draw_pool(pool: AnyPool, tables: Mapping[str, Sequence[int | AnyBlock]] | None = None, *, cast: Cast | None = None,
               look: str = LOOK_AT_POOL) -> Picture:
-    """The strip alone. ``tables`` says who holds which blocks (or block ids), where somebody keeps tables."""
+    """Draw the pool as a strip. ``tables``, if given, maps each request to its blocks or block ids."""
     return draw_state(PoolState.of_pool(pool, tables), cast=cast, has_tables=False, look=look)
 
 
 def draw_cache(manager: AnyManager, requests: Iterable[Request], *, cast: Cast | None = None,
                text_of: TextOf | None = None, look: str = LOOK_AT_TABLES) -> Picture:
-    """The manager's pool, and the tables of those ``requests`` that hold blocks. ``text_of`` says how a token reads."""
+    """Draw the manager's pool, and the tables of the ``requests`` that hold blocks.
+
+    ``text_of`` returns the text of a token.
+    """
     return draw_state(PoolState.of_manager(manager, requests), cast=cast, text_of=text_of, look=look)
 
 

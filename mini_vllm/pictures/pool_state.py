@@ -1,8 +1,7 @@
-"""How a pool stands at one moment, as data: read from live objects, or from one step of a trace.
+"""The state of a pool at one moment, as data: read from live objects, or from one step of a trace.
 
-Only names that every implementation has are asked for (``blocks``, ``ref_cnt``, ``block_hash``, ``is_null``,
-``get_block_ids``, and ``pending_copies`` where there are any), so that a student's own pool can be drawn as well as the
-reference's.
+Only names that every implementation has are used (``blocks``, ``ref_cnt``, ``block_hash``, ``is_null``,
+``get_block_ids``, and ``pending_copies`` if it exists), so that a student's pool can be drawn like the reference's.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mini_vllm.request import Request
+from mini_vllm.trace.files import draft_of
 from mini_vllm.trace.recorder import StepTrace
 
-#: Stands for a token of which only the place is known.
+#: A token whose position is known, but not its id.
 UNKNOWN_TOKEN = -1
 
 
@@ -51,12 +51,12 @@ class AnyManager(Protocol):
 class BlockState:
     block_id: int
     ref_cnt: int = 0
-    #: Whether its content can be found.
+    #: Whether its contents are cached.
     is_cached: bool = False
     is_null: bool = False
     #: The requests whose tables name it, in the order of the tables.
     owners: tuple[str, ...] = ()
-    #: Whether nobody's table names it, and only a pending copy holds it.
+    #: Whether no block table names it, and only a pending copy holds it.
     is_kept: bool = False
 
     @property
@@ -75,22 +75,22 @@ class PoolState:
     blocks: list[BlockState]
     #: Request id → block ids.
     tables: dict[str, list[int]] = field(default_factory=dict)
-    #: Request id → the tokens in its blocks, as far as they are known.
+    #: Request id → the known tokens in its blocks.
     token_ids: dict[str, list[int]] = field(default_factory=dict)
     block_size: int | None = None
-    #: (source, destination), as block ids, of copies that are planned and not made yet.
+    #: Copies that are planned but not made yet, as block ids (source, destination).
     copies: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of_pool(cls, pool: AnyPool, tables: Mapping[str, Sequence[int | AnyBlock]] | None = None) -> PoolState:
-        """``tables`` says who holds what, if anybody keeps tables: of block ids, or of blocks."""
+        """Read the state of a pool. ``tables``, if given, maps each request to its blocks or block ids."""
         known = {name: [block if isinstance(block, int) else block.block_id for block in table]
                  for name, table in (tables or {}).items()}
         return cls(_blocks_of(pool, known), known, copies=_copies_of(pool))
 
     @classmethod
     def of_manager(cls, manager: AnyManager, requests: Iterable[Request]) -> PoolState:
-        """Requests that hold nothing have no table."""
+        """Read the state of a manager's pool. Requests that hold no blocks get no table."""
         by_id = {request.request_id: request for request in requests}
         tables = {name: table for name in by_id if (table := manager.get_block_ids(name))}
         tokens = {name: list(by_id[name].all_token_ids[:by_id[name].num_computed_tokens]) for name in tables}
@@ -99,16 +99,19 @@ class PoolState:
 
     @classmethod
     def of_step(cls, trace: StepTrace, index: int) -> PoolState:
-        """As it was planned for step ``index``, with the tokens that are there once the step has run. A trace says how
-        many, not which."""
+        """Read the state planned for step ``index``, with the tokens that exist after the step.
+
+        A trace contains the number of tokens, but not their ids.
+        """
         state = cls._of_plan(trace, index)
-        spans = {name: span for step in trace.steps[:index + 1] for name, span in step["tokens"].items()}
-        state.token_ids.update({name: [UNKNOWN_TOKEN] * sum(spans[name]) for name in state.tables if name in spans})
+        nums = {name: sum(span) + draft_of(step, name)[1]
+                for step in trace.steps[:index + 1] for name, span in step["tokens"].items()}
+        state.token_ids.update({name: [UNKNOWN_TOKEN] * nums[name] for name in state.tables if name in nums})
         return state
 
     @classmethod
     def _of_plan(cls, trace: StepTrace, index: int) -> PoolState:
-        """Blocks and tables alone. A trace tells only what changes, so it is read from its beginning."""
+        """Read only the blocks and tables. A trace records only changes, so it is read from its beginning."""
         tables: dict[str, list[int]] = {}
         states: dict[int, tuple[int, bool]] = {}
         for step in trace.steps[:index + 1]:
@@ -132,7 +135,7 @@ def _blocks_of(pool: AnyPool, tables: Mapping[str, Sequence[int]]) -> list[Block
 
 
 def _copies_of(pool: AnyPool) -> tuple[tuple[int, int], ...]:
-    """A pool of lab 2.1 plans none."""
+    """Return the pending copies; none for a pool of lab 2.1, which has no such attribute."""
     return tuple((source.block_id, copy.block_id) for source, copy in getattr(pool, "pending_copies", ()))
 
 

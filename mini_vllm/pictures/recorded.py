@@ -1,4 +1,4 @@
-"""Where a recorded run goes: a file to draw later, or at once the picture of it, if the name ends so."""
+"""Save a recorded run: as a picture if the file name ends in .svg or .png, otherwise as a trace to draw later."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def is_picture(path: Path) -> bool:
 
 
 def check_run_target(path: Path) -> None:
-    """Raises ValueError, which says why, if a run cannot be saved there: to be asked before the run."""
+    """Raise ValueError, with the reason, if a run cannot be saved there. Call this before the run."""
     writable_file(path)
     if is_picture(path):
         check_suffix(path)
 
 
 def save_run(trace: StepTrace, path: Path) -> None:
-    """Raises ValueError if no step was recorded."""
+    """Save the run. Raise ValueError if no step was recorded."""
     if is_picture(path):
         draw_trace(trace).save(path)
     else:

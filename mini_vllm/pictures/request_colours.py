@@ -1,4 +1,4 @@
-"""Who is who in a picture: each request's letter and colour, the same in every frame."""
+"""The letter and colour of each request in a picture, the same in every frame."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class Cast:
-    """Letters and colours go out in the order of appearance, and are never taken back.
+    """Assigns letters and colours in the order of appearance, and never changes them.
 
-    A request that is called by one or two signs keeps its name as its letter; a sample ``C#1`` of such a one is C1.
+    A request with an id of one or two characters keeps its id as its letter; its sample ``C#1`` has the letter C1.
     """
 
     def __init__(self, request_ids: Iterable[str] = ()) -> None:
@@ -23,7 +23,7 @@ class Cast:
 
     @classmethod
     def of_trace(cls, trace: StepTrace) -> Cast:
-        """All requests of a recorded run, in the order of their arrival, whichever steps of it are shown."""
+        """Create the cast of a recorded run: all requests in the order of arrival, whichever steps are shown."""
         return cls(request_id for step in trace.steps for request_id in step["prompts"])
 
     def number(self, request_id: str) -> int:

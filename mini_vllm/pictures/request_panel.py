@@ -1,4 +1,4 @@
-"""A row for each request: what it computed in which step, where it waited, lost its blocks, and ended."""
+"""A row for each request: what it computed in each step, when it waited, was preempted and ended."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from mini_vllm.pictures import marks
 from mini_vllm.pictures.elements import text_width
 from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.timeline_canvas import COLUMN, MARGIN, SIZE, Sheet
-from mini_vllm.trace.history import AGAIN, DECODE, FORKED, IDLE, PREEMPTED, WAITING, Run, count, leader_of
+from mini_vllm.trace.history import AGAIN, DECODE, DRAFTED, FORKED, IDLE, PREEMPTED, WAITING, Run, count, leader_of
 from mini_vllm.trace.summary import GOOD_ENDS, tell_time
 
-#: In cells that are narrower, a first token has no mark.
+#: In narrower cells, a first token has no mark.
 MIN_EAR = 6
 
 
@@ -41,7 +41,7 @@ def draw_requests(sheet: Sheet) -> None:
 
 
 def _draw_names(sheet: Sheet, y: float, request_id: str) -> None:
-    """Left of the row: its letter, its first words, how long its prompt is, how much of it was found."""
+    """Write to the left of each row: its letter, its first words, and the lengths of its prompt and its cache hit."""
     size, middle = min(sheet.row - 2, SIZE), y + sheet.row / 2
     sheet.chip(request_id, MARGIN, middle, min(sheet.row - 3, 16))
     name = sheet.history.names.get(request_id, "")
@@ -59,7 +59,7 @@ def _draw_names(sheet: Sheet, y: float, request_id: str) -> None:
 
 
 def _draw_forks(sheet: Sheet, tops: dict[str, float]) -> None:
-    """From the request that computed a prompt down to those that begin from it."""
+    """Draw lines from the request that computed a prompt to the samples that start from it."""
     for request_id, y in tops.items():
         leader = leader_of(request_id, tops)
         forked = [run for run in sheet.history.rows[request_id] if run.kind == FORKED]
@@ -83,6 +83,9 @@ def _draw_run(sheet: Sheet, y: float, request_id: str, run: Run) -> None:
             marks.draw_ring(sheet, sheet.x(index) + sheet.cell / 2, middle, marks.pearl_size(sheet) / 2, paint, title)
     elif run.kind == DECODE:
         marks.draw_pearls(sheet, left, right, middle, paint, title)
+    elif run.kind == DRAFTED:
+        num_rejected = run.num_drafted - run.num_accepted
+        marks.draw_drafts(sheet, left, right, middle, paint, run.num_accepted, num_rejected, title)
     else:
         height = round((sheet.row - 4) * (0.5 + 0.5 * min(run.num_tokens / sheet.most, 1)), 2)
         marks.draw_box(sheet, left, right, middle, height, paint, run.kind, title)
@@ -91,7 +94,7 @@ def _draw_run(sheet: Sheet, y: float, request_id: str, run: Run) -> None:
 
 
 def _draw_numbers(sheet: Sheet, middle: float, run: Run, height: float) -> None:
-    """How many tokens, in each cell, if the number fits; and lines between the cells of one shape."""
+    """Write the number of tokens into each cell if it fits, and draw lines between the cells of one shape."""
     lines = "".join(f"M{sheet.x(index):g} {middle - height / 2:g}v{height:g}" for index in range(run.first + 1,
                                                                                                run.last + 1))
     if lines and sheet.cell >= 4:
@@ -112,15 +115,16 @@ def _draw_first_token(sheet: Sheet, y: float, request_id: str) -> None:
     if sheet.has_times:
         sheet.text(sheet.width - MARGIN, y + sheet.row / 2 + 3.6, tell_time(after_s), min(sheet.row - 2, 10),
                    text_anchor="end", data_part="first-token", title=f"step {first}: the first token of {request_id}, "
-                   f"{tell_time(after_s)} after the step that first saw it began")
+                   f"{tell_time(after_s)} after the beginning of its first step")
     is_forked = any(run.kind == FORKED and run.first <= first <= run.last for run in sheet.history.rows[request_id])
-    if sheet.cell >= MIN_EAR and not sheet.is_brief and not is_forked:  # a ring says as much
+    if sheet.cell >= MIN_EAR and not sheet.is_brief and not is_forked:  # a ring already marks it
         marks.draw_ear(sheet, sheet.x(first + 1), y + 2)
 
 
 def _draw_ends(sheet: Sheet, y: float, request_id: str, ends: list[tuple[int, str]]) -> None:
     for index, status in ends:
-        is_there = any(run.first <= index <= run.last for run in sheet.history.rows[request_id])  # else it went before
+        # False if it ended before this step computed anything for it
+        is_there = any(run.first <= index <= run.last for run in sheet.history.rows[request_id])
         marks.draw_end(sheet, sheet.x(index + is_there) + 1.5, y + 2, sheet.row - 4, status in GOOD_ENDS,
                  f"step {index}: {request_id} ends ({status})")
 
@@ -129,8 +133,9 @@ def _describe(run: Run, request_id: str) -> str:
     if run.num_tokens:
         each = "" if run.first == run.last else " each"
         again = f", {run.num_again}{each} recomputed" if run.num_again else ""
-        sampled = ", one more is sampled" if run.is_sampled and run.kind != DECODE else ""
+        sampled = ", one more is sampled" if run.is_sampled and run.kind not in (DECODE, DRAFTED) else ""
+        drafted = f", {run.num_drafted}{each} drafted, {run.num_accepted}{each} accepted" if run.num_drafted else ""
         return (f"{count(run.num_tokens, 'token')}{each} of {request_id}, {run.num_before} computed before"
-                f"{again}{sampled}")
-    return request_id + {FORKED: " gets its first token, from a prompt computed by another", WAITING: " waits",
+                f"{again}{sampled}{drafted}")
+    return request_id + {FORKED: " gets its first token from a prompt that another request computed", WAITING: " waits",
                          IDLE: " runs, but gets no token", PREEMPTED: " is preempted"}[run.kind]

@@ -1,7 +1,7 @@
-"""Pictures to step through: one at a time, by a slider, without a kernel.
+"""Pictures to step through with a slider, which works without a kernel.
 
-GitHub and nbviewer take scripts out of a page. There the first frame and a strip of still frames tell the same story;
-where scripts run, the strip is folded away.
+GitHub and nbviewer remove scripts from a page. There, the first frame and a strip of still frames tell the same story.
+Where scripts run, the strip is folded.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from mini_vllm.pictures.picture import Picture
 
-#: The most still frames that are shown besides the first frame, if it is not said which.
+#: The maximum number of still frames after the first frame, if ``stills`` is None.
 MAX_STILLS = 3
-#: Makes the slider, shows the frame that it is at, and folds the stills. Frames have most of their lines in common, so
-#: each line is written once, and a frame is the numbers of its lines.
+#: Creates the slider, shows the chosen frame, and folds the stills. Frames have most of their lines in common, so each
+#: line is stored once, and a frame is a list of line numbers.
 _SCRIPT = """\
 (() => {
   const figure = document.currentScript.closest("figure"), lines = LINES, frames = FRAMES, labels = LABELS;
@@ -40,7 +40,7 @@ _SCRIPT = """\
   slider.style = "flex:1;max-width:30em";
   slider.setAttribute("aria-label", "step");
   slider.oninput = show;
-  row.append(button("\\u25c0", "one step back", -1), slider, button("\\u25b6", "one step on", 1));
+  row.append(button("\\u25c0", "one step back", -1), slider, button("\\u25b6", "one step forward", 1));
   figure.insertBefore(row, figure.firstChild);
   figure.querySelectorAll("details").forEach(each => each.removeAttribute("open"));
 })();"""
@@ -48,14 +48,14 @@ _SCRIPT = """\
 
 @dataclass
 class Slides:
-    """Frames in their order, each with a sentence; ``look`` says what to look for in all of them.
+    """A sequence of frames, each with a sentence; ``look`` says what to look for in all of them.
 
         slides = Slides("Watch the shared blocks.")
-        slides.add("ada comes", draw_cache(manager, requests))
+        slides.add("ada arrives", draw_cache(manager, requests))
         slides                                                    # in a notebook: the slider
 
-    A page without scripts shows the first frame, and under it the frames with the numbers ``stills``, counted from 1.
-    None: the last one, and up to two between it and the first.
+    A page without scripts shows the first frame, and below it the frames with the numbers ``stills``, counted from 1.
+    None means the last frame, and up to two between it and the first.
     """
 
     look: str
@@ -68,7 +68,7 @@ class Slides:
         self.labels.append(label)
 
     def to_html(self) -> str:
-        """Raises ValueError if there is no frame, and for a still that is not one of the frames."""
+        """Return the slider as HTML. Raise ValueError if there is no frame, or if a still has no frame."""
         frames, labels = self._even_frames(), self._numbered()
         first = self.frames[0]
         image = Picture(frames[0], self._width, self._height, labels[0], first.look).image()
@@ -83,7 +83,7 @@ class Slides:
                 f"<script>{script}</script></figure>")
 
     def _strip(self) -> str:
-        """Some frames under each other, to be seen without a script."""
+        """Return some frames below each other, for pages without scripts."""
         numbers, labels = self.still_numbers(), self._numbered()
         stills = {number: _resized(self.frames[number - 1], self._width, self.frames[number - 1].height)
                   for number in numbers}
@@ -93,14 +93,14 @@ class Slides:
         return f'<details open data-part="stills"><summary>{summary}</summary>{shown}</details>' if shown else ""
 
     def still_numbers(self) -> tuple[int, ...]:
-        """The numbers of the frames in the strip, counted from 1. Raises ValueError for one that is not there."""
+        """Return the numbers of the frames in the strip, counted from 1. Raise ValueError if one does not exist."""
         num_frames = len(self.frames)
         if self.stills is None:
             num_stills = min(MAX_STILLS, num_frames - 1)
             return tuple(1 + round(number * (num_frames - 1) / num_stills) for number in range(1, num_stills + 1))
         for number in self.stills:
             if not 1 <= number <= num_frames:
-                raise ValueError(f"frame {number} is to be a still, must be from 1 to {num_frames}")
+                raise ValueError(f"stills contains the frame {number}, must be from 1 to {num_frames}")
         return self.stills
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
@@ -119,14 +119,14 @@ class Slides:
         return [f"{number} of {len(self.labels)}: {label}" for number, label in enumerate(self.labels, 1)]
 
     def _even_frames(self) -> list[str]:
-        """All of one size, that of the largest, so that the page does not jump."""
+        """Return all frames in the size of the largest, so that the page does not jump."""
         if not self.frames:
             raise ValueError("there are no frames to show: add one first")
         return [_resized(frame, self._width, self._height).svg for frame in self.frames]
 
 
 def _resized(frame: Picture, width: float, height: float) -> Picture:
-    """The same frame on a larger sheet."""
+    """Return the same frame on a larger canvas."""
     size = f'width="{width:g}" height="{height:g}"'
     svg = re.sub(r'width="[\d.]+" height="[\d.]+" viewBox="[^"]*"', f'{size} viewBox="0 0 {width:g} {height:g}"',
                  frame.svg, count=1).replace(f'width="{frame.width:g}" height="{frame.height:g}"', size, 1)
@@ -134,5 +134,5 @@ def _resized(frame: Picture, width: float, height: float) -> Picture:
 
 
 def _literal(values: Iterable[object]) -> str:
-    """As JavaScript writes them, and so that nothing in a text can end the script."""
+    """Format the values as JavaScript. No text in them can end the script."""
     return json.dumps(list(values), ensure_ascii=False, separators=(",", ":")).replace("<", "\\x3c")

@@ -1,8 +1,8 @@
-"""Where each token lies: the positions of one request or two, and the slots of the pool that they are mapped to.
+"""The slot of each token: the positions of one or two requests, and the slots of the pool that they are mapped to.
 
     ada     0 1 2 3 │ 4 5 6 7 │ 8 9           positions, in the order of the text
              ╲           │         ╲
-    pool   0 ┆····┆0123┆4567┆····┆89··┆       blocks of 4 slots, in the order of memory; a dot is in neither request
+    pool   0 ┆····┆0123┆4567┆····┆89··┆       blocks of 4 slots, in the order of memory; a dot is in neither
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.strip import MARGIN, WIDTH, fill_block
 from mini_vllm.trace.history import count
 
-LOOK_AT_SLOTS = ("Follow the bands: a text is cut into pieces of one block, and each piece lies somewhere in the pool. "
-                 "In a slot stands the position of its token; the small number under a block is its first slot.")
+LOOK_AT_SLOTS = ("Follow the bands: a text is divided into pieces of one block, and each piece is somewhere in the "
+                 "pool. Each slot shows the position of its token; the small number below a block is its first slot.")
 ROW, BAND, CELL, LEFT, GAP, BLOCK_GAP = 36.0, 46.0, 26.0, 74.0, 8.0, 5.0
 MAX_POSITIONS, MAX_SLOTS, MAX_REQUESTS = 24, 48, 2
 
 
 class _Pool(NamedTuple):
-    """The strip of slots: where it lies, and who is where."""
+    """The strip of slots: its position, and the requests in each slot."""
 
     y: float
     num_blocks: int
@@ -47,11 +47,11 @@ class _Pool(NamedTuple):
 def draw_slots(slots: Mapping[str, Sequence[int]], num_blocks: int, block_size: int, *,
                texts: Mapping[str, Sequence[str]] | None = None, cast: Cast | None = None,
                look: str = LOOK_AT_SLOTS) -> Picture:
-    """``slots``: request id → the slot of each of its positions, as a slot mapping gives them. The first request stands
-    above the pool, a second one below it. ``texts`` are the words of its tokens.
+    """Draw the pool, with the first request above it and a second one below it.
 
-    Raises ValueError for more requests, positions or slots than a picture has room for, and for a slot that the pool
-    does not have.
+    ``slots`` maps each request id to the slots of its positions, as a slot mapping returns them; ``texts`` maps it to
+    the words of its tokens. Raise ValueError for more requests, positions or slots than fit into a picture, and for a
+    slot that is not in the pool.
     """
     _check(slots, num_blocks, block_size)
     cast = cast if cast is not None else Cast(slots)
@@ -80,7 +80,7 @@ def draw_slots(slots: Mapping[str, Sequence[int]], num_blocks: int, block_size: 
 
 def _check(slots: Mapping[str, Sequence[int]], num_blocks: int, block_size: int) -> None:
     if not 1 <= len(slots) <= MAX_REQUESTS:
-        raise ValueError(f"{len(slots)} requests are to be drawn, must be 1 to {MAX_REQUESTS}")
+        raise ValueError(f"slots has {len(slots)} requests, must have 1 to {MAX_REQUESTS}")
     num_slots = num_blocks * block_size
     if not 1 <= num_slots <= MAX_SLOTS:
         raise ValueError(f"{num_blocks} blocks of {block_size} are {num_slots} slots, must be 1 to {MAX_SLOTS}")
@@ -99,12 +99,12 @@ def _tell(request_id: str, own: Sequence[int], block_size: int) -> str:
 
 
 def _pieces(own: Sequence[int], block_size: int) -> list[list[int]]:
-    """The slots, cut wherever another block begins."""
+    """Split the slots where another block begins."""
     return [[int(slot) for slot in piece] for _, piece in groupby(own, key=lambda slot: int(slot) // block_size)]
 
 
 def _places(own: Sequence[int], block_size: int, box: float) -> list[tuple[float, float]]:
-    """Left edge and width of each token's box; a gap stands wherever another block begins."""
+    """Return the left edge and width of each token's box, with a gap where another block begins."""
     places, x = [], LEFT
     for piece in _pieces(own, block_size):
         places += [(x + index * box, box) for index in range(len(piece))]
@@ -114,7 +114,7 @@ def _places(own: Sequence[int], block_size: int, box: float) -> list[tuple[float
 
 def _draw_bands(canvas: Canvas, pool: _Pool, own: Sequence[int], places: list[tuple[float, float]], paint: str,
                 y: float) -> None:
-    """From each piece of a text to the slots where it lies."""
+    """Draw a band from each piece of a text to its slots."""
     start = 0
     near, far = (y + ROW, pool.y) if y < pool.y else (y, pool.y + CELL)
     for piece in _pieces(own, pool.block_size):
@@ -130,7 +130,7 @@ def _draw_bands(canvas: Canvas, pool: _Pool, own: Sequence[int], places: list[tu
 
 def _draw_row(canvas: Canvas, request_id: str, places: list[tuple[float, float]], texts: Sequence[str] | None,
               cast: Cast, y: float) -> None:
-    """A request's tokens in the order of its text: the position, and the word."""
+    """Draw a request's tokens in the order of its text, each with its position and its word."""
     canvas.open_group(data_request=request_id)
     canvas.text(MARGIN, y + 15, request_id, 12, "ink", font_weight="bold")
     canvas.text(MARGIN, y + 29, "positions", 10)
@@ -145,7 +145,7 @@ def _draw_row(canvas: Canvas, request_id: str, places: list[tuple[float, float]]
 
 
 def _draw_pool(canvas: Canvas, pool: _Pool, cast: Cast) -> None:
-    """All slots in the order of memory."""
+    """Draw all slots in the order of memory."""
     canvas.open_group(data_panel="slots")
     for slot in range(pool.num_blocks * pool.block_size):
         block_id, offset = divmod(slot, pool.block_size)

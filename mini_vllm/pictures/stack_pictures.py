@@ -1,4 +1,4 @@
-"""Several pictures under each other, as one: the pool and its free queue in one frame, or before and after."""
+"""Several pictures below each other, as one: the pool and its free queue in one frame, or before and after."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from mini_vllm.pictures.picture import Picture
 
 
 def stack(*pictures: Picture, look: str | None = None) -> Picture:
-    """From the top down, each as it is. ``look`` is by default what the pictures say themselves, each sentence once.
+    """Stack pictures from the top down, unchanged. By default, ``look`` joins the captions, each of them once.
 
-    Raises ValueError if there is no picture.
+    Raise ValueError if there is no picture.
     """
     if not pictures:
-        raise ValueError("there are no pictures to put under each other: give at least one")
+        raise ValueError("there are no pictures to stack: give at least one")
     width, height = max(picture.width for picture in pictures), sum(picture.height for picture in pictures)
     label = "; ".join(dict.fromkeys(picture.label for picture in pictures))
     parts, y = [], 0.0

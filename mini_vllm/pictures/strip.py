@@ -9,12 +9,13 @@ from mini_vllm.pictures.pool_state import BlockState, PoolState
 from mini_vllm.pictures.request_colours import Cast
 
 MARGIN, WIDTH = 12, 720
-#: At most this many blocks: cells of this width and height. A cell of 30 or more has words, one of 14 a letter.
+#: (Maximum number of blocks, width and height of a cell). Cells that are at least 30 wide contain words; cells that are
+#: at least 14 wide contain a letter.
 CELLS = ((48, 43.5, 40.0), (512, 21.75, 20.0), (2048, 10.875, 10.0), (1 << 30, 5.4375, 5.0))
 
 
 def draw_strip(canvas: Canvas, state: PoolState, cast: Cast, y: float) -> float:
-    """All blocks in the order of their numbers; returns where it ends."""
+    """Draw all blocks in the order of their numbers. Return the y coordinate of the end."""
     width, height = next((width, height) for most, width, height in CELLS if len(state.blocks) <= most)
     per_row = int((WIDTH - 2 * MARGIN) / width)
     canvas.open_group(data_panel="pool")
@@ -30,7 +31,7 @@ def draw_strip(canvas: Canvas, state: PoolState, cast: Cast, y: float) -> float:
 
 
 def _draw_copy(canvas: Canvas, source: tuple[float, float], copy: tuple[float, float], height: float) -> None:
-    """A line under both blocks, and an arrow into the copy."""
+    """Draw a line below both blocks, and an arrow into the copy."""
     (left, top), (right, bottom), size = source, copy, min(height / 8, 5.0)
     canvas.add("path", d=f"M{left:g} {top - size:g}V{top + size - 1:g}L{right:g} {bottom + size - 1:g}"
                f"V{bottom - size - 2:g}m{-size + 1:g} {size:g}l{size - 1:g} {-size:g}l{size - 1:g} {size:g}",
@@ -57,7 +58,7 @@ def draw_block(canvas: Canvas, block: BlockState, cast: Cast, x: float, y: float
 
 def fill_block(canvas: Canvas, block: BlockState, cast: Cast, x: float, y: float, width: float, height: float,
                title: str = "") -> None:
-    """The colour of a block's owner, or what stands for the lack of one; hatched if it has several."""
+    """Fill a block with its owner's colour, or the paint for a block without owner. Hatch it if it has several."""
     kind = block.kind
     fill = cast.paint(block.owners[0]) if kind in ("used", "shared") and block.owners else \
         "used" if kind == "shared" else kind
@@ -71,13 +72,13 @@ def fill_block(canvas: Canvas, block: BlockState, cast: Cast, x: float, y: float
 
 
 def tell(block: BlockState) -> str:
-    """What a pointer is told of a block."""
-    state = {"null": "the null block, never given out", "cached": "free, its content can still be found",
+    """Return the tooltip of a block."""
+    state = {"null": "the null block, never allocated", "cached": "free, its contents are still cached",
              "empty": "free"}.get(block.kind)
     if block.kind == "kept":
-        state = f"in nobody's table, held for a copy; ref_cnt {block.ref_cnt}"
+        state = f"in no block table, held for a copy; ref_cnt {block.ref_cnt}"
     if state is None:
-        owners = ", ".join(block.owners) or ("somebody" if block.ref_cnt == 1 else "several")
+        owners = ", ".join(block.owners) or ("a request" if block.ref_cnt == 1 else "several requests")
         state = f"held by {owners}; ref_cnt {block.ref_cnt}"
     return f"block {block.block_id}: {state}"
 
@@ -92,7 +93,7 @@ def _sign(block: BlockState, cast: Cast, width: float) -> str:
 
 
 def draw_legend(canvas: Canvas, state: PoolState, cast: Cast, y: float) -> float:
-    """A sample of each kind that occurs, and each owner's letter; returns where it ends."""
+    """Draw a sample of each kind that occurs, and each owner's letter. Return the y coordinate of the end."""
     entries = [(BlockState(0, 1, owners=(name,)), shorten(name, 20)) for name in state.tables]
     kinds = {block.kind for block in state.blocks}
     samples = {"shared": (BlockState(0, 2, owners=tuple(state.tables)[:1]), "shared"),

@@ -1,4 +1,4 @@
-"""Block tables: a row for each request, its blocks in the order of its text, wherever they lie in the pool."""
+"""Block tables: a row for each request, with its blocks in the order of its text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.strip import MARGIN, WIDTH, fill_block, tell
 from mini_vllm.trace.history import count
 
-#: Says what a token reads like.
+#: Returns the text of a token.
 TextOf = Callable[[int], str]
 
 
 def draw_tables(canvas: Canvas, state: PoolState, cast: Cast, y: float, text_of: TextOf | None = None) -> float:
-    """A row for each request: its blocks in the order of its text; returns where it ends."""
+    """Draw a row for each request, with its blocks in the order of its text. Return the y coordinate of the end."""
     blocks = {block.block_id: block for block in state.blocks}
     sources = {copy: source for source, copy in state.copies}
     for request_id, table in state.tables.items():
@@ -32,7 +32,7 @@ def draw_tables(canvas: Canvas, state: PoolState, cast: Cast, y: float, text_of:
         x = left = MARGIN + 122.0
         for index, block_id in enumerate(table):
             words = _words(tokens, index, state.block_size, text_of)
-            words = f"copy of {sources[block_id]} to come" if words and block_id in sources else words
+            words = f"will be copied from {sources[block_id]}" if words and block_id in sources else words
             width = max(44.0, text_width(words, 10) * 0.9 + 12) if words else 44.0
             if x + width > WIDTH - MARGIN and x > left:
                 x, y = left, y + 34
@@ -45,7 +45,7 @@ def draw_tables(canvas: Canvas, state: PoolState, cast: Cast, y: float, text_of:
 
 def _draw_entry(canvas: Canvas, block: BlockState, cast: Cast, place: tuple[float, float, float], words: str,
                 part: float | None) -> None:
-    """One block of a table: its number, and its words or how full it is."""
+    """Draw one block of a table: its number, and its words or how full it is."""
     x, y, width = place
     fill_block(canvas, block, cast, x, y, width, 31, title=tell(block))
     canvas.text(x + 5, y + 11, str(block.block_id) + (f"  ×{block.ref_cnt}" if block.ref_cnt > 1 else ""), 9, ON_COLOUR,
@@ -67,7 +67,7 @@ def _words(tokens: Sequence[int] | None, index: int, block_size: int | None, tex
 
 
 def _part(tokens: Sequence[int] | None, index: int, block_size: int | None) -> float | None:
-    """How full the ``index``-th block of a table is."""
+    """Return the filled fraction of the ``index``-th block of a table."""
     if tokens is None or block_size is None:
         return None
     return min(max(len(tokens) - index * block_size, 0), block_size) / block_size

@@ -1,4 +1,4 @@
-"""The ragged batch, drawn: every fact of its steps is in the picture, and nothing else."""
+"""The picture of a ragged batch shows every fact of its steps, and nothing else."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -14,7 +14,7 @@ STEPS = {"a": RequestStep([7], [3, 5], 9, needs_logits=True),
 
 
 def shapes(picture, name):
-    """The value of this attribute, of every shape that has it, in the order of drawing."""
+    """Return the value of this attribute for every shape that has it, in the order of drawing."""
     return [element.get(name) for element in ElementTree.fromstring(picture.svg).iter() if element.get(name)]
 
 
@@ -29,7 +29,7 @@ def test_logits_are_marked_where_they_are_wanted():
     assert shapes(draw_batch(STEPS, 8), "data-logits") == ["a"]
     assert "4 tokens of 2 requests in one step; 1 row of logits" in draw_batch(STEPS, 8).label
     ending = {"a": RequestStep([1, 2], [1], 2, needs_logits=True)}
-    assert shapes(draw_batch(ending, 8), "data-logits") == ["a"], "of a chunk that ends a prompt, only the last token"
+    assert shapes(draw_batch(ending, 8), "data-logits") == ["a"], "only the last token of a chunk that ends a prompt"
     scored = {"c": RequestStep([1, 2, 3], [1], 3, needs_logits=False, needs_all_logits=True)}
     assert shapes(draw_batch(scored, 8), "data-logits") == ["c"] * 3
     assert "3 rows of logits" in draw_batch(scored, 8).label

@@ -1,4 +1,4 @@
-"""The free queue as a chain: arrows lead from each block that is there to the next one, past those that have left."""
+"""The free queue as a chain: arrows lead from each block in the queue to the next one, past removed blocks."""
 
 import re
 
@@ -7,7 +7,7 @@ from mini_vllm.pictures import draw_queue
 
 
 def arrows(svg: str) -> list[tuple[float, float]]:
-    """Where each arrow to the right begins and ends, in the order of drawing."""
+    """Return the start and end of each arrow to the right, in the order of drawing."""
     found = [(float(start), float(end)) for start, end in re.findall(r'd="M([\d.]+) [\d.]+H([\d.]+)m', svg)]
     return [(start, end) for start, end in found if end > start]
 
@@ -26,7 +26,7 @@ def test_a_block_that_left_hangs_over_one_arrow_between_its_neighbours():
     after = draw_queue(pool, before=[1, 2, 3, 4, 5])
     assert drawn(whole.svg) == [(1, "empty"), (2, "empty"), (3, "cached"), (4, "empty"), (5, "empty")]
     assert drawn(after.svg) == [(1, "empty"), (2, "empty"), (3, "used"), (4, "empty"), (5, "empty")]
-    six, five = arrows(whole.svg), arrows(after.svg)  # head, the blocks, tail: one arrow fewer, and one that is longer
+    six, five = arrows(whole.svg), arrows(after.svg)  # head, the blocks, tail: one arrow fewer, and a longer one
     assert (len(six), len(five)) == (6, 5)
     assert five[2] == (six[2][0], six[3][1])
     assert after.height > whole.height

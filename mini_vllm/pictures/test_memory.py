@@ -1,4 +1,4 @@
-"""Runs of slots on a strip: the picture shows each slot once, as what it is."""
+"""Runs of slots on a strip: the picture shows each slot once, in its actual state."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -11,7 +11,7 @@ from mini_vllm.request import Request, SamplingParams
 
 
 def widths(picture) -> dict[str, float]:
-    """Kind → how wide all its pieces are together, without those of the legend."""
+    """Map each kind to the total width of its pieces, without those of the legend."""
     sums: dict[str, float] = {}
     for box in ElementTree.fromstring(picture.svg).iter("{http://www.w3.org/2000/svg}rect"):
         if box.get("data-part") and box.get("height") == "29":

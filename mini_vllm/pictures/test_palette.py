@@ -1,4 +1,4 @@
-"""Can everybody read the pictures: on light and dark paper, and whatever colours one can tell apart?"""
+"""The pictures are readable on light and dark paper, and with any kind of colour vision."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 
 from mini_vllm.pictures.palette import NUM_REQUEST_COLOURS, ON_COLOUR, PAINTS, request_paint, style_sheet
 
-#: What the three kinds of colour blindness leave of linear RGB, at their strongest (Machado, Oliveira, Fernandes: A
+#: Linear RGB as seen with the three kinds of colour blindness at their strongest (Machado, Oliveira, Fernandes: A
 #: Physiologically-based Model for Simulation of Color Vision Deficiency, 2009).
 EYES = {
     "all cones": np.eye(3),
@@ -24,7 +24,7 @@ def linear(colour):
 
 
 def contrast(one, other):
-    """By the formula of WCAG: 1 for equal, 21 for black on white."""
+    """Compute the contrast by the formula of WCAG: 1 for equal colours, 21 for black on white."""
     low, high = sorted(float(np.array([0.2126, 0.7152, 0.0722]) @ linear(colour)) for colour in (one, other))
     return (high + 0.05) / (low + 0.05)
 

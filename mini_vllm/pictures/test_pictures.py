@@ -1,4 +1,4 @@
-"""Whether pictures show all of what they are given, and nothing else: the SVG is read back and compared."""
+"""Pictures show everything that they are given, and nothing else: the SVG is read back and compared."""
 
 import base64
 import json
@@ -34,14 +34,14 @@ def texts(picture):
 
 
 def drawn_blocks(picture):
-    """Block id → state, of the strip alone."""
+    """Map each block id in the strip to its state."""
     root = ElementTree.fromstring(picture.svg)
     strip = next(group for group in root if group.get("data-panel") == "pool")
     return {int(shape.get("data-block")): shape.get("data-state") for shape in strip if shape.get("data-block")}
 
 
 def served(*prompts, num_blocks=12):
-    """A manager with a tree, and requests that have computed their prompts."""
+    """Return a manager with a prefix tree, and requests that have computed their prompts."""
     manager, requests = KVCacheManager(num_blocks, SIZE, tree_class=PrefixTree), []
     for number, prompt in enumerate(prompts):
         request = Request(f"request-{number}", prompt)
@@ -229,7 +229,7 @@ def test_which_frames_are_still_can_be_chosen():
     strip = slides.to_html().partition('data-part="stills"')[2].partition("</details>")[0]
     assert re.findall(r"<strong>(\d) of 7", strip) == ["2", "6"]
     for wrong in (0, 8):
-        with pytest.raises(ValueError, match=f"frame {wrong} is to be a still, must be from 1 to 7"):
+        with pytest.raises(ValueError, match=f"stills contains the frame {wrong}, must be from 1 to 7"):
             slides_of(7, stills=(wrong,)).to_html()
     trace, _ = run_traced()
     assert step_through(trace, stills=(1, 4)).still_numbers() == (1, 4)

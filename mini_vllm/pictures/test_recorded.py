@@ -1,4 +1,4 @@
-"""Where a recorded run goes: as a picture at once, or as a file to draw later."""
+"""A recorded run is saved as a picture, or as a trace to draw later."""
 
 import sys
 

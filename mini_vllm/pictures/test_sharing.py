@@ -1,4 +1,4 @@
-"""Pictures of sharing: copies that are planned, blocks that only a copy holds, how far into a block a match goes."""
+"""Pictures of sharing: planned copies, blocks held only for a copy, and matches that end within a block."""
 
 import re
 
@@ -20,7 +20,7 @@ def compute(manager: KVCacheManager, request: Request) -> None:
 
 
 def forked(num_tokens: int = 6) -> tuple[KVCacheManager, Request, Request]:
-    """B was forked from A, and is to write its next token."""
+    """Return a manager with A and B: B was forked from A, and is about to write its next token."""
     manager = KVCacheManager(8, block_size=4)
     a, b = (Request(name, range(num_tokens)) for name in "AB")
     compute(manager, a)
@@ -41,7 +41,7 @@ def test_a_planned_copy_is_drawn_and_named_until_it_is_made():
     picture = draw_cache(manager, [a, b], text_of=str)
     assert picture.svg.count('data-part="copy"') == 1
     assert picture.label.endswith("to be copied: 2 → 3")
-    assert "copy of 2 to come" in picture.svg, "block 3 holds nothing yet"
+    assert "will be copied from 2" in picture.svg, "block 3 holds nothing yet"
     manager.finish_step()
     later = draw_cache(manager, [a, b], text_of=str)
     assert 'data-part="copy"' not in later.svg and "copied" not in later.label
@@ -80,7 +80,7 @@ def test_a_step_of_a_trace_shows_its_copies():
         trace.end_step(plan, sampled)
     assert 'data-part="copy"' not in draw_step(trace, 0).svg
     assert draw_step(trace, 1).label.endswith("to be copied: 2 → 3")
-    with pytest.raises(ValueError, match="step 2 is asked for, the trace has 2"):
+    with pytest.raises(ValueError, match="index is 2, the trace has 2 steps"):
         draw_step(trace, 2)
 
 

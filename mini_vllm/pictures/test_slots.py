@@ -1,4 +1,4 @@
-"""The picture of a slot mapping: every token is where its slot says, and what has no room is refused."""
+"""The picture of a slot mapping: every token is at its slot, and inputs that do not fit are rejected."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -8,7 +8,7 @@ import pytest
 from mini_vllm.pictures import Picture, draw_slots
 
 SVG = "{http://www.w3.org/2000/svg}"
-#: Ten positions in blocks 7, 2 and 5 of 4 slots; and nine that share the first of these blocks.
+#: Ten positions in blocks 7, 2 and 5 of 4 slots; and nine positions that share the first of these blocks.
 ADA = [28, 29, 30, 31, 8, 9, 10, 11, 20, 21]
 BEN = [28, 29, 30, 31, 12, 13, 14, 15, 4]
 

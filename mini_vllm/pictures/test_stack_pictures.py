@@ -1,4 +1,4 @@
-"""Pictures under each other: all of them are there, none over another, and a slider can hold the result."""
+"""Stacked pictures: all of them are shown, none overlap, and slides can contain the result."""
 
 import xml.etree.ElementTree as ElementTree
 

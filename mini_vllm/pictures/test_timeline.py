@@ -1,4 +1,4 @@
-"""Whether the picture of a trace shows all that the trace tells, and nothing else: it is read back and compared."""
+"""The picture of a trace shows everything in the trace, and nothing else: the SVG is read back and compared."""
 
 import json
 import random
@@ -12,12 +12,14 @@ import pytest
 
 from mini_vllm.cli import main
 from mini_vllm.extras import install_line
+from mini_vllm.models.loader import load
 from mini_vllm.pictures import Cast, block_panel, step_through
 from mini_vllm.pictures.palette import PAINTS
-from mini_vllm.pictures.timeline import draw_trace
+from mini_vllm.pictures.pool_state import PoolState
+from mini_vllm.pictures.timeline import LOOK_AT_TIMELINE, draw_trace
 from mini_vllm.trace.recorder import StepTrace
 from mini_vllm.trace.summary import tell_time
-from mini_vllm.trace.test_trace import RUNS, by_hand, run_plain, run_preempting, run_sharing
+from mini_vllm.trace.test_trace import RUNS, by_hand, run_drafting, run_plain, run_preempting, run_sharing
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -29,7 +31,7 @@ def simulation(request):
 
 
 class Drawing:
-    """A picture taken apart again: what is where, in steps."""
+    """A picture that is read back: its shapes, and the steps that they cover."""
 
     def __init__(self, trace, **which):
         self.picture = draw_trace(trace, **which)
@@ -49,12 +51,12 @@ class Drawing:
         return element.findtext("{http://www.w3.org/2000/svg}title") or ""
 
     def said(self, part):
-        """The text of all lines of a part."""
+        """Return the text of all lines of a part."""
         return " ".join(self.title_or_text(each) for each in self.find("text", "data-part", part))
 
     @staticmethod
     def title_or_text(element):
-        """What is written, without what only a pointer is told."""
+        """Return the drawn text, without the tooltip."""
         title = element.find("{http://www.w3.org/2000/svg}title")
         return (element.text or "") if title is None else title.tail or ""
 
@@ -63,7 +65,7 @@ class Drawing:
         return self.said("title")
 
     def steps_of(self, element):
-        """The steps that a shape covers, from where it stands."""
+        """Return the steps that a shape covers, according to its position."""
         if element.tag.endswith("rect"):
             left, right = float(element.get("x")), float(element.get("x")) + float(element.get("width"))
         elif element.tag.endswith("circle"):
@@ -79,7 +81,7 @@ class Drawing:
         return range(self.first + round(first), self.first + round(end))
 
     def cells(self):
-        """(request, step) → what is drawn there."""
+        """Map each (request, step) to the kind of shape drawn there."""
         cells = {}
         for row in self.find("g", "data-request"):
             for shape in row:
@@ -93,7 +95,7 @@ class Drawing:
         return cells
 
     def blocks(self):
-        """(block, step) → (the colour, the state, what the tooltip says)."""
+        """Map each (block, step) to (colour, state, tooltip)."""
         blocks = {}
         for row in self.find("g", "data-block"):
             for shape in row:
@@ -110,7 +112,7 @@ def drawing(simulation):
 
 
 def expected_cells(trace):
-    """As ``Drawing.cells``, but step by step and without any runs."""
+    """Return the same as ``Drawing.cells``, computed from the trace step by step, without runs."""
     cells, prompts, most = {}, {}, {}
     for i, step in enumerate(trace.steps):
         prompts.update(step["prompts"])
@@ -126,7 +128,7 @@ def expected_cells(trace):
 
 
 def num_recomputed(trace):
-    """Token by token: how many were computed when the request had had them, computed or found in the cache."""
+    """Count, token by token, the tokens that were computed although the request had computed or found them before."""
     had, num = set(), 0
     for step in trace.steps:
         for name, (before, num_tokens) in step["tokens"].items():
@@ -153,9 +155,9 @@ def test_every_block_is_drawn_in_its_state(simulation, drawing):
             if len(owners) > 1:
                 assert state == "shared" and said.startswith(f"shared by {', '.join(owners[:6])}"), where
             elif ref_cnt > 1:
-                assert (state, said) == ("shared", f"{owners[0]}, and kept for a copy"), where
+                assert (state, said) == ("shared", f"{owners[0]}, and held for a copy"), where
             else:
-                assert (state, said) == (("used", owners[0]) if owners else ("kept", "kept for a copy")), where
+                assert (state, said) == (("used", owners[0]) if owners else ("kept", "held for a copy")), where
             assert not owners or colour == PAINTS[cast.paint(owners[0])].light, where
     assert not drawn
 
@@ -173,7 +175,7 @@ def test_who_holds_a_block_is_written_on_it(simulation, drawing):
     cast = Cast.of_trace(simulation.trace)
     for row in drawing.find("g", "data-block"):
         owners = set()
-        for shape in row:  # letters come after the shape that they are written on
+        for shape in row:  # letters follow the shape that they are written on
             if shape.get("data-state"):
                 owners = {cast.letter(name) for name in re.split(", | and kept.*|shared by ", drawing.title(shape)
                                                                  .partition(": ")[2])}
@@ -183,7 +185,7 @@ def test_who_holds_a_block_is_written_on_it(simulation, drawing):
 
 
 def test_a_block_fills_up_token_by_token():
-    """Blocks of 4: a prompt of 5 fills one and a quarter, then each step adds a token."""
+    """Check blocks of 4 tokens: a prompt of 5 fills one and a quarter, then each step adds a token."""
     blocks = {"tables": {"a": [1, 2]}, "blocks": [[1, 1, False], [2, 1, False]]}
     drawing = Drawing(by_hand({"tokens": {"a": [0, 5]}, "prompts": {"a": 5}, **blocks},
                               *({"tokens": {"a": [5 + i, 1]}} for i in range(3)), {}))
@@ -272,7 +274,7 @@ def test_copies_are_marked():
 
 
 def test_no_letter_stands_under_the_line_of_a_copy():
-    """Block 2 is first held in the step in which block 1 is copied into block 3: the line runs over it."""
+    """Hold block 2 from the step in which block 1 is copied into block 3: the line of the copy crosses it."""
     first = {"tokens": {"a": [0, 4]}, "tables": {"a": [1]}, "blocks": [[1, 1, False]]}
     copied = {"tokens": {"a": [4, 1], "b": [0, 4], "c": [3, 1]}, "copies": [[1, 3]],
               "tables": {"b": [2], "c": [3]}, "blocks": [[2, 1, False], [3, 1, False]]}
@@ -296,7 +298,7 @@ def test_no_shape_and_no_text_leaves_the_picture(drawing):
         assert x >= -1 and x + length <= width and 0 < float(each.get("y")) < height, each.attrib
 
 
-# ---- what is merged, counted and told
+# ---- merged shapes, counts and descriptions
 
 
 def test_equal_neighbours_are_one_shape_and_the_tooltip_tells_of_all():
@@ -325,7 +327,7 @@ def test_the_more_tokens_the_taller():
 
 
 def test_decodes_are_seen_beside_a_large_piece():
-    """A piece of 200 tokens and five that decode: each of the five has its own bar, and none is a hair."""
+    """Draw a piece of 200 tokens and five decoding requests: each of the five has its own visible bar."""
     names = "abcde"
     drawing = Drawing(by_hand({"tokens": {"p": [0, 200], **{name: [9, 1] for name in names}},
                                "prompts": {"p": 300, **dict.fromkeys(names, 9)}}, budget=256))
@@ -347,7 +349,7 @@ def test_what_is_computed_again_is_marked_by_more_than_a_colour():
 
 
 def test_the_same_tokens_twice_are_two_shapes():
-    """Nobody was told to be preempted here; yet what is computed again is not what follows."""
+    """Compute the same tokens three times, without a recorded preemption: each time is a separate shape."""
     drawing = Drawing(by_hand(*({"tokens": {"a": [0, 8]}, "prompts": {"a": 8}} for _ in range(3))))
     titles = [drawing.title(shape) for shape in drawing.find("rect", "data-kind")]
     assert titles == ["step 0: 8 tokens of a, 0 computed before",
@@ -430,6 +432,132 @@ def test_blocks_that_were_never_used_are_left_out_and_named(used, told):
     assert tops == sorted(tops) and len(set(tops)) == len(used)
 
 
+# ---- drafts
+
+
+@pytest.fixture(scope="module")
+def drafting(shallow):
+    return run_drafting(load(shallow("llama3"))).trace
+
+
+def guessed(*drafts, num_before=4):
+    """Return a trace in which request a computes a prompt, and then a token with each of these drafts."""
+    steps = [{"tokens": {"a": [0, num_before]}, "prompts": {"a": num_before}, "sampled": ["a"]}]
+    for draft in drafts:
+        drafted = {"drafts": {"a": draft}} if draft else {}
+        steps.append({"tokens": {"a": [num_before, 1]}, "sampled": ["a"], **drafted})
+        num_before += 1 + (draft[1] if draft else 0)
+    return by_hand(*steps, budget=20)
+
+
+def places(drawing, part):
+    """Map each (request, step) to the boxes (x, y, width, height) of a part: "accepted" or "rejected"."""
+    found = {}
+    for row in drawing.find("g", "data-request"):
+        for shape in row:
+            for box in re.findall(r"M(\S+) (\S+?)h(\S+?)v(\S+?)h", shape.get("d", "")) if shape.get(
+                    "data-part") == part else ():
+                x, y, width, height = map(float, box)
+                step = drawing.first + int((x + width / 2 - drawing.left) // drawing.cell)
+                found.setdefault((row.get("data-request"), step), []).append((x, y, width, height))
+    return found
+
+
+@pytest.mark.parametrize("which", [{}, {"width": 520}, {"first_step": 3, "num_steps": 5}])
+def test_every_drafted_token_is_a_square_in_its_cell(drafting, which):
+    drawing = Drawing(drafting, **which)
+    shown = range(drawing.first, drawing.first + drawing.num_steps)
+    drafts = {(name, i): draft for i in shown for name, draft in drafting.steps[i].get("drafts", {}).items()}
+    accepted, rejected = places(drawing, "accepted"), places(drawing, "rejected")
+    assert {key: len(boxes) for key, boxes in accepted.items()} == {key: a for key, (_, a) in drafts.items() if a}
+    assert {key: len(boxes) for key, boxes in rejected.items()} == {
+        key: drafted - right for key, (drafted, right) in drafts.items() if drafted > right}
+    expected = {key: kind for key, kind in expected_cells(drafting).items() if key[1] in shown}
+    assert drawing.cells() == {**expected, **dict.fromkeys(drafts, "drafted")} and accepted and rejected
+    tops = {row.get("data-request"): float(next(iter(row)).get("y")) for row in drawing.find("g", "data-request")}
+    for name, step in drafts:
+        boxes = [*accepted.get((name, step), ()), *rejected.get((name, step), ())]
+        left = drawing.left + (step - drawing.first) * drawing.cell
+        for x, y, width, height in boxes:
+            assert left < x and x + width < left + drawing.cell and width == height >= 2
+            assert tops[name] - 3 < y and y + height < tops[name] + 19, "rows are 24 high, and their letters 16"
+        assert len({(round(x, 2), round(y, 2)) for x, y, *_ in boxes}) == len(boxes), "two squares in one place"
+
+
+def test_drafts_are_told_by_shape_and_in_words():
+    drawing = Drawing(guessed([7, 5], [7, 5], [3, 0], None))
+    (row,) = drawing.find("g", "data-request")
+    assert [drawing.title(shape) for shape in row if shape.get("data-kind")][1:] == [
+        "steps 1 to 2: 1 token each of a, 4 computed before, 7 each drafted, 5 each accepted",
+        "step 3: 1 token of a, 16 computed before, 3 drafted, 0 accepted", "step 4: 1 token of a, 17 computed before"]
+    looks = {part: {(shape.get("fill"), shape.get("stroke")) for shape in row if shape.get("data-part") == part}
+             for part in ("accepted", "rejected")}
+    paper, colour = PAINTS["paper"].light, PAINTS["request-0"].light
+    assert looks == {"accepted": {(colour, PAINTS["line"].light)}, "rejected": {(paper, PAINTS["faint"].light)}}
+    pearls = [shape.get("d") for shape in row if re.fullmatch(r"(M\S+ \S+a[^M]*a[^M]*z)+", shape.get("d", ""))]
+    assert [path.count("M") for path in pearls] == [2, 1], "the token that the model adds is round"
+    assert "0 recomputed, 1 decode tokens, 7 drafted, 5 accepted;" in drawing.bars[1]
+
+
+@pytest.mark.parametrize("drafts, told", [
+    ([[7, 5]], ["drafted tokens, accepted", "drafted tokens, rejected"]), ([[3, 0]], ["drafted tokens, rejected"]),
+    ([[3, 3]], ["drafted tokens, accepted"]), ([None], [])])
+def test_the_legend_explains_drafts_that_occur(drafts, told):
+    trace = guessed(*drafts)
+    drawing = Drawing(trace)
+    texts = [text.text for text in drawing.find("text")]
+    assert [text for text in texts if text and text.startswith("drafted")] == told
+    assert "one token decoded" in texts, "the token that the model adds"
+    brief = draw_trace(trace, is_brief=True)
+    assert [text in brief.svg for text in ("drafted, accepted", "drafted, rejected")] == [
+        "drafted tokens, accepted" in told, "drafted tokens, rejected" in told]
+    assert (drawing.picture.look == LOOK_AT_TIMELINE) == (not told)
+    assert draw_trace(trace, look="See?").look == "See?"
+
+
+def test_a_picture_without_drafts_does_not_speak_of_them(drawing):
+    assert "draft" not in drawing.svg + drawing.picture.look and "accepted" not in drawing.svg
+
+
+def test_in_narrow_cells_drafts_are_bars_up_and_down():
+    drawing = Drawing(guessed(*[[4, 4], [8, 4], [8, 0], None] * 75))
+    assert drawing.cell < 3.4
+    up, down = (places(drawing, part) for part in ("accepted", "rejected"))
+    assert set(up) == {("a", step) for i in range(75) for step in (4 * i + 1, 4 * i + 2)}
+    assert set(down) == {("a", step) for i in range(75) for step in (4 * i + 2, 4 * i + 3)}
+    (_, top, _, high), (_, bottom, _, low) = up["a", 2][0], down["a", 2][0]
+    assert high == pytest.approx(low) and top + high < bottom and down["a", 3][0][3] == pytest.approx(2 * low)
+    test_no_shape_and_no_text_leaves_the_picture(drawing)
+
+
+def test_rejected_drafts_are_a_hollow_bar_below_the_decoded_tokens():
+    drawing = Drawing(guessed([7, 5], None, [3, 3]))
+    bars = {path.get("data-bars"): re.findall(r"M(\S+) (\S+?)h\S+?v(\S+?)h", path.get("d"))
+            for path in drawing.find("path", "data-bars")}
+    ((x, y, height),) = bars["paper"]
+    mine = [(float(top), float(high)) for left, top, high in bars["request-0"] if left == x]
+    assert len(mine) == 6 and float(y) > max(top + high for top, high in mine) - 0.01, "5 accepted, and one more"
+    unit = (mine[-1][0] - mine[0][0]) / 5
+    assert float(height) == pytest.approx(2 * unit, abs=0.8)
+    assert len(bars["request-0"]) == 1 + 6 + 1 + 4
+
+
+@pytest.mark.parametrize("is_brief", [False, True])
+def test_pictures_with_drafts_stay_on_their_paper(drafting, is_brief):
+    svg = draw_trace(drafting, is_brief=is_brief).svg
+    colours = set(re.findall(r'(?:fill|stroke)="([^"]+)"', svg)) - {"none", "url(#mv-hatch)"}
+    assert colours <= {paint.light for paint in PAINTS.values()}
+    if not is_brief:
+        test_no_shape_and_no_text_leaves_the_picture(Drawing(drafting))
+
+
+def test_slides_tell_of_drafts_and_count_accepted_tokens():
+    trace = guessed([7, 5], None)
+    trace.steps[0].update({"tables": {"a": [1, 2, 3]}, "blocks": [[1, 1, False], [2, 1, False], [3, 1, False]]})
+    assert [len(PoolState.of_step(trace, index).token_ids["a"]) for index in range(3)] == [4, 10, 11]
+    assert step_through(trace).labels[1] == "step 1: tokens a 1 (7 drafted, 5 accepted)"
+
+
 # ---- a part of a run
 
 
@@ -445,7 +573,7 @@ def test_a_part_shows_what_the_whole_shows_there():
 def test_the_headline_of_a_part_is_of_the_part():
     trace = run_preempting().trace
     again = next(i for i, bar in enumerate(Drawing(trace).bars) if " 0 recomputed" not in bar)
-    part = Drawing(trace, first_step=again, num_steps=1)  # what is lost was computed before the part begins
+    part = Drawing(trace, first_step=again, num_steps=1)  # the lost tokens were computed before this part begins
     assert part.headline.startswith(f"Steps {again} to {again} of {len(trace.steps)}: ")
     assert f"{num_recomputed(trace)} of them again" in part.said("facts") and "preemption" not in part.said("facts")
 
@@ -497,7 +625,7 @@ def test_the_file_needs_nothing_else(simulation):
 
 
 def test_it_is_drawn_for_light_and_dark_paper():
-    """Colours by name: light ones in the attributes, dark ones in a style sheet that styles nothing else on a page."""
+    """Check that attributes contain light colours, and a style sheet, which styles nothing else, the dark ones."""
     svg = draw_trace(run_preempting().trace).svg
     colours = set(re.findall(r'(?:fill|stroke)="([^"]+)"', svg)) - {"none", "url(#mv-hatch)"}
     assert colours <= {paint.light for paint in PAINTS.values()}
@@ -519,7 +647,7 @@ def test_the_same_trace_gives_the_same_bytes(simulation, tmp_path):
     trace.save(tmp_path / "run.trace")
     loaded = StepTrace.load(tmp_path / "run.trace")
     for step in loaded.steps:
-        step["tables"] = dict(reversed(step["tables"].items()))  # a recording gives them in any order
+        step["tables"] = dict(reversed(step["tables"].items()))  # a recording may list them in any order
     before = json.dumps(loaded.steps)
     assert draw_trace(loaded).svg == svg
     assert json.dumps(loaded.steps) == before, "drawing changes no trace"
@@ -532,7 +660,10 @@ def test_the_order_of_tables_does_not_matter():
 
 
 def test_a_large_trace_is_drawn_soon_and_stays_small():
-    """400 steps, 64 requests, 500 blocks. In each step some change hands, one prompt goes on and one is preempted."""
+    """Draw 400 steps, 64 requests and 500 blocks.
+
+    In each step some blocks change owners, one prompt continues and one request is preempted.
+    """
     rng, steps, tables = random.Random(0), [], {}
     names, num_computed = [f"r{k}" for k in range(64)], dict.fromkeys((f"r{k}" for k in range(64)), 0)
     for _ in range(400):
@@ -601,13 +732,13 @@ def test_a_width_out_of_bounds_is_refused(width):
 
 
 def named(names, **more):
-    """Requests that all begin in the first step, under these names."""
+    """Return a trace of requests with these names, which all begin in the first step."""
     return by_hand({"tokens": {name: [0, 3] for name in names}, "prompts": dict.fromkeys(names, 3),
                     "names": {key: value for key, value in names.items() if value}, **more})
 
 
 def labels(drawing):
-    """Request id → what its row is called."""
+    """Map each request id to the label of its row."""
     return {row.get("data-request"): next((drawing.title_or_text(each) for each in row if drawing.title(each)
                                            and each.tag.endswith("text")), None)
             for row in drawing.find("g", "data-request")}
@@ -635,7 +766,7 @@ def test_a_long_name_is_cut_and_its_number_is_not():
 
 
 def test_letters_and_colours_are_those_of_the_slides():
-    """One cast for a trace: who is B in a frame is B in the timeline, also where only a part is shown."""
+    """Check that request B in a frame is B in the timeline, even if only a part of the trace is shown."""
     trace = run_preempting().trace
     drawing = Drawing(trace, first_step=9, num_steps=6)
     slides = step_through(trace)
@@ -693,7 +824,7 @@ def test_a_step_that_took_far_longer_is_cut_off_and_its_time_is_written():
 
 
 def test_the_clock_runs_under_the_steps():
-    """Ten steps of 10 ms and one of 100: half of the time falls into one cell."""
+    """Draw ten steps of 10 ms and one of 100 ms: half of the time falls into one cell."""
     ends = [0.01 * i for i in range(1, 6)] + [0.15] + [0.15 + 0.01 * i for i in range(1, 6)]
     steps = [{"start_s": start, "end_s": end} for start, end in zip([0, *ends], ends)]
     drawing = Drawing(by_hand(*steps))

@@ -1,4 +1,4 @@
-"""How long each step took, as bars, and where the hours of the clock fall among the steps."""
+"""The duration of each step as a bar, and an axis with the time since the beginning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mini_vllm.trace.summary import PARTS, tell_time
 HEIGHT = 36
 #: The paint of each part of a step, from the bottom up.
 PAINTS = {"planning": "ink", "model and sampling": "used", "text and the rest": "line"}
-#: A step that took more than this many times the median is cut off, and its time is written beside it.
+#: The bar of a step that took more than this many times the median is cut off, and its time is written next to it.
 FAR_OUT = 8
 
 
@@ -45,7 +45,7 @@ def draw_times(sheet: Sheet) -> None:
 
 
 def _draw_far_out(sheet: Sheet, took_s: list[float], top_s: float) -> None:
-    """A cut through each bar that goes on, and how long its step took, where there is room to write it."""
+    """Draw a cut through each bar that is too long, and write how long its step took if there is room."""
     free = -math.inf
     for index, seconds in zip(sheet.history.shown, took_s):
         if seconds > top_s * 1.001:
@@ -58,7 +58,7 @@ def _draw_far_out(sheet: Sheet, took_s: list[float], top_s: float) -> None:
 
 
 def draw_axis(sheet: Sheet) -> None:
-    """Numbers of steps, and under them the time: close together where steps took long."""
+    """Write the numbers of steps, and the time below them. The marks of the time are close where steps took long."""
     sheet.draw_step_numbers(sheet.y + 12)
     sheet.y += 20
     if sheet.has_times:
@@ -86,6 +86,6 @@ def _draw_clock(sheet: Sheet) -> None:
 
 
 def _round_ms(least: float) -> float:
-    """The smallest of 0.1, 0.2, 0.5, 1, 2, 5, … that is at least ``least``."""
+    """Return the smallest of 0.1, 0.2, 0.5, 1, 2, 5, … that is at least ``least``."""
     power = 10.0 ** math.floor(math.log10(max(least, 0.1)))
     return next(round(factor * power, 6) for factor in (1, 2, 5, 10) if factor * power >= least * 0.999999)

@@ -1,19 +1,20 @@
-"""A step trace as a picture: requests over steps, and under them the blocks of the pool on the same axis.
+"""A step trace as a picture: requests over steps, and below them the blocks of the pool on the same axis.
 
     picture = draw_trace(StepTrace.load("run.trace"))
     picture.save("run.svg")            # or run.png; in a notebook, ``picture`` shows itself
 
-    tokens     ▃ ▇ ▇                 pieces of prompts, against the budget of a step
-               ▔ ▔ ▀ ▀ ▀ ▔           and tokens that were decoded
+    tokens     ▃ ▇ ▇                 pieces of prompts, compared with the budget of a step
+               ▔ ▔ ▀ ▀ ▀ ▔           decoded tokens
     time       █ ▇ ▇ ▂ ▂ ▂           how long each step took
     step       0 1 2 3 4 5
     A  once…   ▆ ▆ ● ● ● ●▌          a row for each request
     B  a fox   – █ █ ✕ – –
     block 1    ▒ ▒ ▒ ▒ ▒ ▒           a row for each block that was used
 
-The trace is replayed first (``History``), because it tells only what changes. Then it is drawn, panel by panel, on a
-``Sheet``. Equal neighbours in a row become one shape, so that a long run stays a small file. A trace whose clock stood
-still is drawn without times.
+A step with drafts shows each token: ▪▪●▫▫ are two accepted ones, the token that the model added, and two rejected ones.
+The trace is replayed first (``History``), because it records only changes. Then it is drawn, panel by panel, on a
+``Sheet``. Equal neighbours in a row become one shape, so that a long run stays a small file. A trace without times is
+drawn without the panel of times.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ from mini_vllm.trace.recorder import StepTrace
 from mini_vllm.trace.summary import headline
 
 LOOK_AT_TIMELINE = ("Read it from left to right: a column is one step of the engine. A box is a piece of a prompt with "
-                    "its number of tokens, a dot is one decoded token. Below, the same letters and colours show who "
-                    "holds which block; hatched blocks are shared.")
+                    "its number of tokens, a dot is one decoded token. Below, the same letters and colours show "
+                    "which request holds which block; hatched blocks are shared.")
+LOOK_AT_DRAFTS = " A square is a drafted token, hollow if it was rejected."
 
 
 def draw_trace(trace: StepTrace, *, first_step: int = 0, num_steps: int | None = None, width: int | None = None,
                look: str = LOOK_AT_TIMELINE, is_brief: bool = False, has_blocks: bool = True) -> Picture:
-    """The picture of ``num_steps`` steps from ``first_step`` on, ``width`` pixels wide. None: to the last step, and as
-    wide as the steps need. ``is_brief``: requests and blocks only, in low rows and with a short legend, without the
-    tokens and the time of each step. ``has_blocks``: False leaves the blocks out.
+    """Draw ``num_steps`` steps from ``first_step`` on (None: up to the last step).
 
-    The numbers in its title are those of the steps shown. Raises ValueError for a trace without steps, for steps that
-    it does not have, and for a width out of bounds.
+    ``width`` is in pixels (None: as wide as the steps need). If ``is_brief``, draw only requests and blocks, in low
+    rows and with a short legend, without the tokens and the time of each step. If ``has_blocks`` is False, leave out
+    the blocks. The numbers in the title are those of the steps shown.
+    Raise ValueError for a trace without steps, for steps that are not in the trace, and for a width out of bounds.
     """
     if not trace.steps:
         raise ValueError("the trace has no steps")
@@ -54,6 +56,8 @@ def draw_trace(trace: StepTrace, *, first_step: int = 0, num_steps: int | None =
         raise ValueError(f"num_steps is {num_steps}, must be from 1 to {len(trace.steps) - first_step}: the trace has "
                          f"{len(trace.steps)} steps, and the first one shown is {first_step}")
     check_width(width)
+    if look == LOOK_AT_TIMELINE and any(step.get("drafts") for step in trace.steps[first_step:first_step + num_steps]):
+        look += LOOK_AT_DRAFTS
     sheet = Sheet(History(trace, range(first_step, first_step + num_steps)), width, is_brief, has_blocks)
     draw_title(sheet)
     draw_legend(sheet)

@@ -1,4 +1,4 @@
-"""The canvas of a timeline: its sizes, chosen for what is to be shown, and what all of its panels share."""
+"""The canvas of a timeline: its sizes, which depend on the run, and drawing functions that all panels use."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ from mini_vllm.trace.history import AGAIN, PROMPT, History, leader_of, sample_of
 from mini_vllm.trace.summary import duration_s
 
 MARGIN = 16
-#: A picture without a width of its own has this one, as far as its cells can be stretched or shrunk to it.
+#: The default width of a picture, if its cells can be stretched or shrunk to it.
 WIDTH = 960
 MIN_WIDTH, MAX_WIDTH = 480, 10_000
 MIN_CELL, MAX_CELL = 2.0, 56.0
-#: Of the letters of a row, and of the columns beside it.
+#: The font size of a row's label, and the width of each column next to it.
 SIZE, COLUMN = 11, 38
-#: The most that a row is high in a brief picture.
+#: The maximum height of a row in a brief picture.
 BRIEF_ROW = 17
 
 
 class Sheet(Canvas):
-    """Each panel is drawn under the last one; ``y`` is where the next begins.
+    """The sheet that panels are drawn on, each below the last one; the next panel begins at ``y``.
 
-    ``left`` to ``end`` are the steps, ``cell`` wide each; ``row`` is the height of a request.
+    The steps reach from ``left`` to ``end``, each ``cell`` wide; ``row`` is the height of a request.
     """
 
     def __init__(self, history: History, width: int | None = None, is_brief: bool = False,
                  has_blocks: bool = True) -> None:
-        """``width``: of the whole picture, in pixels. None: by the number of steps. ``is_brief``: without times and
-        numbers of tokens beside the rows, and with low rows, so that it can be read on a narrow screen."""
+        """Choose the sizes. ``width`` is that of the whole picture, in pixels (None: by the number of steps).
+
+        If ``is_brief``, leave out times and the numbers of tokens next to the rows, and make the rows low, so that the
+        picture can be read on a narrow screen.
+        """
         super().__init__()
         self.is_brief, self.has_blocks = is_brief, has_blocks
         self.history, self.header = history, history.trace.header
         self.cast = Cast.of_trace(history.trace)
-        #: Samples of one prompt stand side by side.
+        #: The requests in the order of their rows; samples of one prompt are next to each other.
         self.rows = sorted(history.rows, key=self._place)
         self.has_times = not is_brief and duration_s(history) > 0
         self.has_found = not is_brief and any(history.found.get(request_id) for request_id in self.rows)
@@ -53,21 +56,23 @@ class Sheet(Canvas):
         self.end = self.left + self.cell * num_steps
         self.width = width or max(math.ceil(self.end + beside), 560)
         self.row = min(max(600 // max(len(self.rows), 1), 11), BRIEF_ROW if is_brief else 24)
-        #: The most tokens of one cell.
+        #: The largest number of tokens in a cell.
         self.most = max((run.num_tokens for runs in history.rows.values() for run in runs
                          if run.kind in (PROMPT, AGAIN)), default=1)
-        #: A step in this many has its number written.
+        #: The largest number of tokens that a step drafted for a request.
+        self.most_drafted = max((run.num_drafted for runs in history.rows.values() for run in runs), default=0)
+        #: Every ``tick``-th step has its number written.
         self.tick = round_up(34 / self.cell)
         self.y: float = MARGIN / 2 if is_brief else MARGIN
 
     def _place(self, request_id: str) -> tuple[int, int]:
-        """Where the request's first sample stands, and which sample it is."""
+        """Return the place of the request's first sample, and the number of this sample."""
         order = list(self.history.rows)
         leader = leader_of(request_id, self.history.rows)
         return order.index(leader), sample_of(request_id, self.history.rows) or 0
 
     def _labels(self, room: float) -> dict[str, str]:
-        """The first words of each prompt, or the id; nothing where the id is its own letter."""
+        """Return the first words of each prompt, or the id; nothing if the id is the letter."""
         labels = {}
         for request_id in self.rows:
             names, sample = self.history.names, sample_of(request_id, self.history.rows)
@@ -88,20 +93,20 @@ class Sheet(Canvas):
     # ---- what panels share
 
     def heading(self, text: str, *under: str) -> None:
-        """The name of a panel, left of it, and what is to be said of it."""
+        """Write the name of a panel and explanations to the left of it."""
         self.text(MARGIN, self.y + 8, text, 10, "ink", font_weight="bold")
         for number, line in enumerate(under, 1):
             self.text(MARGIN, self.y + 8 + 13 * number, line, 10)
 
     def number(self, y: float, text: str) -> None:
-        """On the axis left of a panel."""
+        """Write a number on the axis to the left of a panel."""
         self.text(self.left - 6, y, text, 9, text_anchor="end")
 
     def rule(self, y: float, paint: str = "line") -> None:
         self.add("path", d=f"M{self.left:g} {y:g}H{self.end:g}", stroke=paint)
 
     def chip(self, request_id: str, x: float, middle: float, size: float) -> None:
-        """The letter of a request on its colour."""
+        """Draw the letter of a request on its colour."""
         letter = self.cast.letter(request_id)
         self.add("rect", x=x, y=middle - size / 2, width=size, height=size, rx=2.5, fill=self.cast.paint(request_id),
                  stroke="line", stroke_width=0.75)

@@ -1,6 +1,6 @@
-"""The prefix tree: a node is a block and the tokens it stands for, hung under the block before it.
+"""The prefix tree: a node is a cached block with its tokens; its parent is the block before it.
 
-It is read from the pool alone: a cached block's key is a BlockHash, which names its tokens and its parent.
+The tree is read from the pool: the key of a cached block is a BlockHash, which names its tokens and its parent.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from mini_vllm.pictures.strip import MARGIN, fill_block, tell
 from mini_vllm.pictures.tables import TextOf
 from mini_vllm.trace.history import count
 
-LOOK_AT_TREE = ("Read from the left: each node is one physical block. Requests that begin alike share nodes, and part "
-                "where their texts part. Pale nodes are in nobody's table; they stay until their block is needed.")
+LOOK_AT_TREE = ("Read from the left: each node is one physical block. Requests that begin alike share nodes, up to the "
+                "point where their texts differ. Pale nodes are in no block table; they stay cached until their block "
+                "is needed.")
 GAP, MAX_TEXT = 22.0, 36
 #: A longer text is written in two lines, so that a tree of a few turns fits a page.
 MAX_LINE, LINE = 11, 12.0
@@ -40,9 +41,11 @@ class _Node:
 def draw_tree(pool: AnyPool, tables: Mapping[str, Sequence[int | AnyBlock]] | None = None, *, cast: Cast | None = None,
               text_of: TextOf | None = None, matched: Iterable[AnyBlock] = (), num_matched_tokens: int | None = None,
               look: str = LOOK_AT_TREE) -> Picture:
-    """Every block that can be found, under the block that comes before it. ``tables`` colours those in use by their
-    owners, ``matched`` marks those that a lookup returned, and ``num_matched_tokens`` says how far it went into the
-    last of them. Blocks whose key is a bare number stand under the root."""
+    """Draw every cached block to the right of the block before it. Blocks with a bare number as key follow the root.
+
+    ``tables`` gives the blocks in use the colours of their owners. ``matched`` marks the blocks that a lookup returned,
+    and ``num_matched_tokens`` is the number of tokens that it matched; the last block may be matched only in part.
+    """
     state = PoolState.of_pool(pool, tables)
     cast = cast if cast is not None else Cast(state.tables)
     root, num_nodes = _grow(pool, state, text_of)
@@ -75,7 +78,7 @@ def _grow(pool: AnyPool, state: PoolState, text_of: TextOf | None) -> tuple[_Nod
 
 
 def _marks(matched: list[AnyBlock], num_tokens: int | None) -> dict[int, str]:
-    """Block id → what is said of it: how many of its tokens a lookup found, if not all."""
+    """Map each matched block to its mark: the number of tokens that a lookup matched, if not all."""
     marks: dict[int, str] = {}
     left = num_tokens
     for block in matched:
@@ -86,7 +89,7 @@ def _marks(matched: list[AnyBlock], num_tokens: int | None) -> dict[int, str]:
 
 
 def _in_lines(text: str) -> list[str]:
-    """One line, or two that are about as long."""
+    """Split a long text into two lines of similar length."""
     places = [place for place in range(1, len(text) - 1) if text[place] == " " and text[place + 1] not in ".,;:!?·"]
     if len(text) <= MAX_LINE or not places:
         return [text]
@@ -99,7 +102,7 @@ def _most_lines(node: _Node) -> int:
 
 
 def _lay_out(node: _Node, row: float) -> float:
-    """Give each leaf a row, and each node the middle of its children; returns the first free row."""
+    """Give each leaf a row, and put each node in the middle of its children. Return the first free row."""
     if not node.children:
         node.row = row
         return row + 1
@@ -111,7 +114,7 @@ def _lay_out(node: _Node, row: float) -> float:
 
 def _draw_node(canvas: Canvas, node: _Node, cast: Cast, x: float, rows: tuple[float, float],
                marked: dict[int, str]) -> None:
-    """The node, and to its right its children. ``rows``: where the first begins, and how high each is."""
+    """Draw the node, and its children to its right. ``rows``: where the first row begins, and the height of each."""
     top, high = rows
     y = top + node.row * high
     to_middle, right = (high - 11) / 2, x + node.width

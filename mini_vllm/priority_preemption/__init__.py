@@ -9,17 +9,18 @@ scheduler, whoever wrote it, and makes room before a step is planned:
     running  LOW LOW LOW HIGH    waiting  LOW LOW             the plan admits as usual: from the front of the queue
 
  1. **Which request gives way.** A running request gives way to one of a better *base* priority that is also before it
-    in the queue's order. A running request does not age: its age is the total time that it has waited. A LOW request
-    that has waited past a HIGH one keeps its place: it would be next anyway.
+    in the queue's order. A running request does not age: its age is the total time that it has waited. A running LOW
+    request may have waited so long that it is before a HIGH request in this order. Then it keeps its seat: it would be
+    admitted next anyway.
  2. **What it gives up.** Seats and blocks, if the better request lacks them. The request that would be served last
     leaves first, as in rule 5 of the scheduler; none leaves if all of them together would not be enough. And tokens of
     the step: a prompt gives way to a better prompt. It returns in the same step if there is a seat and budget left.
- 3. **Chunks.** A prompt that runs with worse decoding requests gets all that the budget leaves: rule 3 of the scheduler
-    protects decoding requests, and here they are the ones to wait.
-
- 4. **Half of the seats are for age.** A request that is older than a better one goes before it, or keeps its seat, only
-    while requests worse than the better one hold less than half of the seats. Beyond that the better request goes
-    first, and running ones give way to it, the youngest first. So an old backlog keeps no better request waiting.
+ 3. **Chunks.** If worse requests decode in the same step, a prompt gets all tokens that the budget leaves. Rule 3 of
+    the scheduler limits its chunks so that decoding requests do not wait; but here the decoding requests should wait.
+ 4. **Half of the seats are for age.** An old request can be admitted before a better request, or keep its seat, because
+    of its age. This is allowed only while less than half of the seats are held by requests worse than the better one.
+    Beyond that the better request is admitted first, and running requests give way to it, the youngest first. So an old
+    backlog does not keep better requests waiting.
 
 A request that gives way keeps its output, and its computed blocks stay findable; without prefix caching it is computed
 again. Whenever a request gives way, a better one is computed. With an aging rate above 0 this ends: a request of base

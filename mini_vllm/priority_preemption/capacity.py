@@ -13,7 +13,10 @@ from mini_vllm.request import Request
 
 @dataclass
 class Room:
-    """An amount of each. What a step has left may be below 0: then more is promised than is available."""
+    """Numbers of seats, blocks and tokens.
+
+    The numbers that a step has left may be below 0: then more is promised than is available.
+    """
 
     num_seats: int
     num_blocks: int

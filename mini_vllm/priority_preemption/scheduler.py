@@ -12,7 +12,9 @@ from mini_vllm.priority_preemption.ranking import Standing
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.scheduler import SchedulerOutput
 
-if TYPE_CHECKING:  # its base: any scheduler, or for the type checker the reference's
+# At run time ``GivingWay`` has no base: a subclass combines it with any scheduler. For the type checker, the base is
+# the reference's scheduler.
+if TYPE_CHECKING:
     from mini_vllm.scheduler import Scheduler as _Scheduler
 else:
     _Scheduler = object
@@ -145,7 +147,7 @@ class GivingWay(_Scheduler):
         return room + promised + Room(0, pool.get_num_free_blocks() - num_free_before, 0)
 
     def _room(self) -> Room:
-        """Return what a step has left besides the running requests."""
+        """Return the seats, blocks and tokens that the running requests do not need in the next step."""
         num_free = self.kv_cache.block_pool.get_num_free_blocks() - getattr(self, "num_watermark_blocks", 0)
         room = Room(self.max_num_seqs, num_free, self.max_num_batched_tokens)
         for request in self.running:

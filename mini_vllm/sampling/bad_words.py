@@ -13,7 +13,7 @@ class BadWords:
     """Finds the tokens that would complete one of the sequences.
 
     The last token of a sequence is banned when the output ends with the tokens before it. Those tokens are stored as
-    bytes: compared with lists, comparisons take a tenth of the time, and storage a tenth of the memory.
+    bytes, which take a tenth of the memory of lists and a tenth of the time to compare.
     """
 
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:

@@ -18,7 +18,8 @@ from mini_vllm.sampling.logprobs import report_logprobs
 from mini_vllm.sampling.row import SamplerRow
 
 #: The error of a request whose own parameters contradict each other.
-NO_TOKEN_LEFT = "allowed_token_ids, bad_words, logit_bias, min_tokens and stop_token_ids leave no token to come next"
+NO_TOKEN_LEFT = ("allowed_token_ids, bad_words, logit_bias, min_tokens, stop_token_ids and structured_outputs leave no "
+                 "possible next token")
 
 
 @dataclass

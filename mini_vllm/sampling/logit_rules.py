@@ -1,6 +1,6 @@
 """Rules that change the logits before a draw: bias, penalties, and forbidden tokens.
 
-    logits ─▶ + logit_bias ─▶ repetition ─▶ presence, frequency ─▶ forbidden tokens ─▶ allowed tokens only
+    logits ─▶ + logit_bias ─▶ repetition ─▶ presence, frequency ─▶ forbidden tokens ─▶ allowed tokens only ─▶ grammar
 
 Each rule takes all rows at once and leaves rows that do not ask for it unchanged; if no row asks, it returns the same
 array object that it was given.
@@ -27,7 +27,7 @@ TokenIds = Sequence[int] | NDArray[np.int64]
 def adjust(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
     """Return ``logits`` after bias and penalties, with -inf for forbidden tokens. The argument is unchanged."""
     adjusted = logits
-    for rule in (_add_bias, _penalise_repetition, _subtract_penalties, _ban, _keep_allowed):
+    for rule in (_add_bias, _penalise_repetition, _subtract_penalties, _ban, _keep_allowed, _keep_grammatical):
         adjusted = rule(adjusted, rows)
     return adjusted if adjusted is logits else mx.minimum(adjusted, LARGEST)
 
@@ -44,6 +44,9 @@ def check_token_ids(rows: Sequence[SamplerRow], vocab_size: int) -> None:
 def leaves_a_token(row: SamplerRow, vocab_size: int) -> bool:
     """Check whether the rules leave a row any token to draw next."""
     banned = {*_banned_token_ids(row), *row.biased_ids[row.biases == -np.inf].tolist()}
+    mask = None if row.cursor is None else row.cursor.allowed()
+    if mask is not None:
+        banned.update(np.flatnonzero(~mask[:vocab_size]).tolist())
     if row.params.allowed_token_ids is not None:
         return not banned.issuperset(row.params.allowed_token_ids)
     return len(banned) < vocab_size or not banned.issuperset(range(vocab_size))
@@ -118,6 +121,19 @@ def _keep_allowed(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
     return logits + mx.array(walls)
 
 
+def _keep_grammatical(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+    return keep_allowed(logits, [None if row.cursor is None else row.cursor.allowed() for row in rows])
+
+
+def keep_allowed(logits: mx.array, masks: Sequence[NDArray[np.bool_] | None]) -> mx.array:
+    """Return the logits with -inf for every token that the mask of its row does not allow. None allows all tokens."""
+    if all(mask is None for mask in masks):
+        return logits
+    all_tokens = np.ones(logits.shape[1], dtype=np.bool_)
+    every = np.stack([all_tokens if mask is None else mask for mask in masks])
+    return mx.where(mx.array(every), logits, -math.inf)
+
+
 def _places(token_ids_of_row: Mapping[int, TokenIds], vocab_size: int) -> tuple[mx.array, mx.array]:
     """Return the row numbers and token ids of all places as two arrays. Tokens outside the vocabulary have no logit."""
     row_ids = np.repeat(list(token_ids_of_row), [len(token_ids) for token_ids in token_ids_of_row.values()])
@@ -127,5 +143,8 @@ def _places(token_ids_of_row: Mapping[int, TokenIds], vocab_size: int) -> tuple[
 
 
 def column(values: Sequence[float], smallest: float = float(np.finfo(np.float32).tiny)) -> mx.array:
-    """Return one number per row as a column. None becomes 0 or inf because of the smaller range of float32."""
+    """Return one number per row as a column.
+
+    Numbers outside the range of float32 are clipped, because they would be rounded to 0 or inf.
+    """
     return mx.array(np.clip(values, smallest, LARGEST).astype(np.float32)[:, None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from mini_vllm.checks import refusal
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampling.bad_words import BadWords
+from mini_vllm.structured.compiler import Cursor
 
 #: The environment variable that makes requests without a seed repeatable.
 SEED_VARIABLE = "MINI_VLLM_SEED"
@@ -33,6 +35,8 @@ class SamplerRow:
     key: Key
     #: Token sequences of ``params.bad_words``; the engine has converted them into BadWords.
     bad_words: Sequence[tuple[int, ...]] | BadWords = ()
+    #: The place in the grammar that the output must match; None if it is free.
+    cursor: Cursor | None = None
 
     # What does not change from step to step, as arrays.
 
@@ -47,6 +51,17 @@ class SamplerRow:
     @cached_property
     def allowed_ids(self) -> NDArray[np.int64]:
         return np.array(self.params.allowed_token_ids or (), dtype=np.int64)
+
+
+def row_after(row: SamplerRow, token_ids: Sequence[int]) -> SamplerRow:
+    """Return the row as it would be if the request had got ``token_ids``."""
+    if not token_ids:
+        return row
+    following = copy(row)
+    following.output_token_ids = [*row.output_token_ids, *token_ids]
+    if row.cursor is not None:
+        following.cursor = row.cursor.after(token_ids)
+    return following
 
 
 def make_key(seed: int | None, index: int = 0) -> Key:
@@ -74,6 +89,11 @@ def is_plain(params: SamplingParams) -> bool:
 
     Such tokens can be chosen before the preceding ones are known.
     """
+    return params.structured_outputs is None and draws_plainly(params)
+
+
+def draws_plainly(params: SamplingParams) -> bool:
+    """Check whether the result is just a token, and at most a grammar says which tokens are possible."""
     return (params.repetition_penalty == 1 and params.presence_penalty == 0 and params.frequency_penalty == 0
             and not params.logit_bias and params.allowed_token_ids is None and not params.bad_words
             and params.min_tokens == 0 and params.logprobs is None)

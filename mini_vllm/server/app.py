@@ -65,7 +65,7 @@ def make_app(settings: ServerSettings, shelf: ModelShelf | None = None) -> FastA
     app.add_middleware(DrainGate, draining=app.state.draining)
     app.add_middleware(BodyBound, max_body_bytes=settings.max_body_bytes)
     app.add_middleware(Farewell, draining=app.state.draining)
-    app.add_middleware(AccessGate, keys=keys)
+    app.add_middleware(AccessGate, keys=keys, counts_rates=not settings.is_replica)
     app.add_middleware(Guard, hosts=(settings.host, *settings.allowed_hosts))
     return app
 

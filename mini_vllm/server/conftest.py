@@ -8,9 +8,11 @@ import threading
 from dataclasses import dataclass
 
 import pytest
+from tokenizers import AddedToken
 
-from mini_vllm.conftest import make_talker
+from mini_vllm.conftest import ARCHITECTURES, checkpoint_width, make_talker, write_checkpoint
 from mini_vllm.engine_config import EngineConfig
+from mini_vllm.models.random_model import END, byte_tokenizer
 from mini_vllm.server.app import make_app
 from mini_vllm.server.models.model_registry import ModelShelf
 from mini_vllm.server.serving import DrainingServer, address_of, listen
@@ -139,6 +141,85 @@ def talker(shallow, tmp_path_factory):
 @pytest.fixture(scope="session")
 def writer(shallow):
     return shallow("llama3")
+
+
+#: The structure of Qwen's and Llama's templates, with less text: the tools in the first turn, calls, and their results.
+QWEN_TEMPLATE = """
+{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
+    {{- '<tools>' }}
+    {%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}
+    {{- '\\n</tools>\\nWrite <tool_call>\\n{\\"name\\": <name>, \\"arguments\\": <object>}' }}
+    {{- '\\n</tool_call><|im_end|>\\n' }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'user' or (message.role == 'assistant' and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|im_start|>assistant' }}
+        {%- if message.content %}{{- '\\n' + message.content }}{%- endif %}
+        {%- for tool_call in message.tool_calls %}
+            {%- if tool_call.function is defined %}{%- set tool_call = tool_call.function %}{%- endif %}
+            {{- '\\n<tool_call>\\n{\\"name\\": \\"' + tool_call.name + '\\", \\"arguments\\": ' }}
+            {{- tool_call.arguments | tojson }}
+            {{- '}\\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == 'tool' %}
+        {{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+LLAMA_TEMPLATE = """
+{%- macro turn(role, text) %}
+    {{- '<|start_header_id|>' + role + '<|end_header_id|>\\n\\n' + text + '<|eot_id|>' }}
+{%- endmacro %}
+{%- for message in messages %}
+    {%- if loop.first and tools %}
+        {{- '<|start_header_id|>user<|end_header_id|>\\n\\nRespond in the format ' }}
+        {{- '{"name": function name, "parameters": dictionary of argument name and its value}.\\n\\n' }}
+        {%- for tool in tools %}{{- tool | tojson(indent=4) }}{{- '\\n\\n' }}{%- endfor %}
+        {{- message.content + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if message.tool_calls | length != 1 %}{{- raise_exception('only single tool-calls at once') }}{%- endif %}
+        {%- set call = message.tool_calls[0].function %}
+        {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n{"name": "' + call.name + '", "parameters": ' }}
+        {{- call.arguments | tojson }}{{- '}<|eot_id|>' }}
+    {%- elif message.role == 'tool' %}
+        {{- turn('ipython', message.content | tojson) }}
+    {%- else %}
+        {{- turn(message.role, message.content) }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}
+"""
+
+
+def make_tool_user(folder, template, tokens, is_special):
+    """Write a random model with a chat template that knows tools, and with these further tokens."""
+    write_checkpoint(folder, **{**ARCHITECTURES["llama2"], "num_hidden_layers": 2, "max_position_embeddings": 4096,
+                                "hidden_size": checkpoint_width()})
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([AddedToken(token, special=is_special) for token in tokens])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END, "chat_template": template}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def qwen(tmp_path_factory):
+    return make_tool_user(tmp_path_factory.mktemp("models") / "qwen", QWEN_TEMPLATE, ["<tool_call>", "</tool_call>"],
+                          is_special=False)
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory):
+    return make_tool_user(tmp_path_factory.mktemp("models") / "llama", LLAMA_TEMPLATE, ["<|python_tag|>"],
+                          is_special=True)
 
 
 @pytest.fixture

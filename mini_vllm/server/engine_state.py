@@ -23,6 +23,8 @@ class EngineState:
     hit_rate: float
     num_preemptions: int
     num_steps: int
+    num_drafted_tokens: int
+    num_accepted_tokens: int
 
     @classmethod
     def read(cls, engine: LLMEngine) -> EngineState:
@@ -32,7 +34,7 @@ class EngineState:
         metrics = engine.metrics()
         return cls(len(engine.scheduler.waiting), len(engine.scheduler.running),
                    {state: states[state] for state in BLOCK_STATES}, metrics.recent_hit_rate, metrics.num_preemptions,
-                   metrics.num_steps)
+                   metrics.num_steps, metrics.num_drafted_tokens, metrics.num_accepted_tokens)
 
 
 def _state_of(ref_cnt: int, can_be_found: bool) -> str:
@@ -49,22 +51,26 @@ class StateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         states = self.states
-        yield _gauge("requests_waiting", "Sequences that wait for a seat.",
+        yield _gauge("requests_waiting", "Sequences that wait to be computed.",
                      {name: state.num_waiting for name, state in states.items()})
-        yield _gauge("requests_running", "Sequences that have one.",
+        yield _gauge("requests_running", "Sequences that are being computed.",
                      {name: state.num_running for name, state in states.items()})
-        yield _gauge("prefix_hit_rate", "Part of the prompt tokens found in the cache, over the last 100 requests.",
+        yield _gauge("prefix_hit_rate", "Fraction of the prompt tokens found in the cache, last 100 requests.",
                      {name: state.hit_rate for name, state in states.items()})
-        blocks = GaugeMetricFamily("mini_vllm_blocks", "Blocks of the pool: used by one, shared by several, cached and "
-                                   "free, free.", labels=["model", "state"])
+        blocks = GaugeMetricFamily("mini_vllm_blocks", "Blocks of the pool: used by one sequence, shared by several, "
+                                   "free and still cached, or free.", labels=["model", "state"])
         for name, state in states.items():
             for kind, number in state.num_blocks.items():
                 blocks.add_metric([name, kind], number)
         yield blocks
-        yield _counter("preemptions", "Sequences whose blocks were taken away.",
+        yield _counter("preemptions", "How often a sequence was preempted.",
                        {name: state.num_preemptions for name, state in states.items()})
         yield _counter("steps", "Steps that computed something.",
                        {name: state.num_steps for name, state in states.items()})
+        yield _counter("drafted_tokens", "Tokens that were guessed and checked.",
+                       {name: state.num_drafted_tokens for name, state in states.items()})
+        yield _counter("accepted_tokens", "Guessed tokens that were right.",
+                       {name: state.num_accepted_tokens for name, state in states.items()})
 
 
 def _gauge(name: str, about: str, values: Mapping[str, float]) -> Metric:

@@ -23,7 +23,7 @@ log = logging.getLogger("mini_vllm.server")
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 500: "server_error",
          503: "service_unavailable_error"}
 #: Status → the message if the framework itself rejects a request.
-MESSAGES = {404: "there is nothing at this path", 405: "this path does not take this method",
+MESSAGES = {404: "there is nothing at this path", 405: "this path does not allow this method",
             400: "the body could not be read: it must be JSON in UTF-8"}
 INTERNAL = "something went wrong in the server; its log says what"
 

@@ -28,12 +28,12 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         self._states = StateCollector()
         registry.register(self._states)
-        self.first_token = Histogram("mini_vllm_time_to_first_token_seconds", "From request to first token.",
+        self.first_token = Histogram("mini_vllm_time_to_first_token_seconds", "Time from a request to its first token.",
                                      ["model"], registry=registry, buckets=FIRST_TOKEN_BUCKETS_S)
-        self.next_token = Histogram("mini_vllm_inter_token_seconds", "From one token of a request to the next.",
+        self.next_token = Histogram("mini_vllm_inter_token_seconds", "Time between two tokens of a request.",
                                     ["model"], registry=registry, buckets=NEXT_TOKEN_BUCKETS_S)
-        self.tokens = Counter("mini_vllm_tokens", "Tokens of prompts (those found in the cache are also counted as "
-                              "cached) and of outputs.", ["model", "kind"], registry=registry)
+        self.tokens = Counter("mini_vllm_tokens", "Tokens of prompts and of outputs; cached: prompt tokens found in "
+                              "the cache.", ["model", "kind"], registry=registry)
         self.requests = Counter("mini_vllm_requests", "Requests by how they ended.", ["model", "outcome"],
                                 registry=registry)
         # The label has only a few values: 400, 404, 429, 500, 503.

@@ -61,14 +61,14 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or ():
-            listener.listen(BACKLOG)  # asyncio shortened it to the number that it accepts at once
+            listener.listen(BACKLOG)  # asyncio has reduced the backlog to the connections that it accepts at once
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         limit = asyncio.create_task(self._limit_the_wait())
         await super().shutdown(sockets)
         limit.cancel()
         if self.force_exit:  # uvicorn did not wait, and would tear down running requests
-            await self._cut_off("told to stop at once")
+            await self._cut_off("the server was told to stop at once")
             await asyncio.wait({asyncio.create_task(self.lifespan.shutdown())}, timeout=FAREWELL_S)
 
     async def _limit_the_wait(self) -> None:

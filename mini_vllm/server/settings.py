@@ -36,6 +36,8 @@ class ServerSettings:
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     #: How long running requests may take to finish when the server is told to stop.
     drain_s: float = DEFAULT_DRAIN_S
+    #: Whether a front has already counted a request against its key's rate; see ``replicas``.
+    is_replica: bool = False
     engine: EngineConfig = EngineConfig()
     parts: EngineParts | None = None
 
@@ -52,10 +54,10 @@ class ServerSettings:
             try:
                 parse_memory(self.memory)
             except ValueError:
-                raise refusal("memory", self.memory, "a number of bytes or like '4GB', '2GiB'") from None
+                raise refusal("memory", self.memory, "a number of bytes, or a size such as '4GB' or '2GiB'") from None
         if self.keys_file is None and not is_loopback(self.host):
-            raise ValueError(f"host is {self.host!r}, which others can reach; without keys anyone could use the models "
-                             "and read other people's prompts, so only 127.0.0.1 is served: add --keys keys.toml")
+            raise ValueError(f"host is {self.host!r}, which other machines can reach; without keys, anyone could use "
+                             "the models and read other people's prompts. Add --keys keys.toml, or use 127.0.0.1")
 
     @property
     def max_memory_bytes(self) -> int | None:
@@ -67,7 +69,7 @@ def _is_name(name: object) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Check whether an address belongs to this machine only: as one to listen on, or as a client's."""
+    """Check whether an address is a loopback address: only programs on this machine can reach it or connect from it."""
     if host == "localhost":
         return True
     try:

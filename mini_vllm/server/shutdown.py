@@ -27,7 +27,7 @@ class DrainGate:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         if self.draining.is_set() and scope["path"] != "/health":
-            error = retry_later(503, "the server is stopping; ask again later", "stopping", RETRY_AFTER_S)
+            error = retry_later(503, "the server is stopping; try again later", "stopping", RETRY_AFTER_S)
             return await error.to_response()(scope, receive, send)
         if scope["method"] == "GET":
             await self._listen(scope, receive, send)
@@ -61,8 +61,8 @@ class Farewell:
         except asyncio.CancelledError:
             if not self.draining.is_set():
                 raise
-            error = retry_later(503, "the server is stopping and could not wait until this was answered; ask again "
-                                "later", "stopping", RETRY_AFTER_S)
+            error = retry_later(503, "the server is stopping and could not wait for this answer; try again later",
+                                "stopping", RETRY_AFTER_S)
             if not answer.has_begun:
                 await error.to_response()(scope, receive, send)
             elif answer.is_open and answer.is_stream:

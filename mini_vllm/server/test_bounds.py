@@ -26,10 +26,10 @@ PART = {"type": "text", "text": "a"}
 
 
 @pytest.mark.parametrize("body, message", [
-    (b"[" + b"{}," * MAX_CONTAINERS + b"{}]", f"{MAX_CONTAINERS + 2} lists and objects, the bound is {MAX_CONTAINERS}"),
+    (b"[" + b"{}," * MAX_CONTAINERS + b"{}]", f"{MAX_CONTAINERS + 2} lists and objects, the limit is {MAX_CONTAINERS}"),
     (b"[[" * MAX_CONTAINERS, f"{2 * MAX_CONTAINERS} lists and objects"),
-    (b"[" + b"1," * (MAX_VALUES + 1) + b"1]", f"{MAX_VALUES + 1} values, the bound is {MAX_VALUES}"),
-    (b"[" + b'"",' * MAX_QUOTES + b"1]", f"{2 * MAX_QUOTES} quotation marks, the bound is {MAX_QUOTES}"),
+    (b"[" + b"1," * (MAX_VALUES + 1) + b"1]", f"{MAX_VALUES + 1} values, the limit is {MAX_VALUES}"),
+    (b"[" + b'"",' * MAX_QUOTES + b"1]", f"{2 * MAX_QUOTES} quotation marks, the limit is {MAX_QUOTES}"),
     (b'{"a": "' + b"\\\"" * (MAX_QUOTES + 1) + b'"}', "quotation marks"),
     (b"[1, " + b"9" * 400 + b"]", "a number of 400 digits"),
 ])

@@ -86,7 +86,7 @@ def test_a_full_queue_turns_away_and_says_when_to_come_back(writer):
             later = await Client(PATH, body(writer, max_tokens=1)).ask(app)
         assert refused.status == 429 and refused.headers[b"retry-after"] == b"1"
         error = refused.json()["error"]
-        assert error["code"] == "queue_full" and "the bound is 3" in error["message"]
+        assert error["code"] == "queue_full" and "the limit is 3" in error["message"]
         assert better.status == 200 and later.status == 200, "low requests fill the queue of low ones only"
         assert too_many.status == 400 and too_many.json()["error"]["param"] == "n"
 

@@ -58,12 +58,12 @@ def error_of(response, status):
     ("seed", 0.5, "seed is 0.5, must be a valid integer"),
     ("priority", "urgent", 'priority is "urgent", must be high, normal or low (0, 1 or 2)'),
     ("priority", True, "priority is true, must be high, normal or low (0, 1 or 2)"),
-    ("stream_options", {"include_usage": True}, 'stream_options goes only with "stream": true'),
-    ("echo", True, "echo is true, which is not served here; leave it out"),
-    ("best_of", 3, "best_of is 3, which is not served here; leave it out"),
-    ("max_token", 5, "max_token is not a field that is known here; did you mean max_tokens?"),
-    ("colour", "red", "colour is not a field that is known here; leave it out"),
-    ("tools", [], "tools is not a field that is known here, only at /v1/chat/completions"),
+    ("stream_options", {"include_usage": True}, 'stream_options needs "stream": true'),
+    ("echo", True, "echo is true, which is not supported; leave it out"),
+    ("best_of", 3, "best_of is 3, which is not supported; leave it out"),
+    ("max_token", 5, "max_token is not a known field; did you mean max_tokens?"),
+    ("colour", "red", "colour is not a known field; leave it out"),
+    ("tools", [], "tools is not a known field here; it belongs to /v1/chat/completions"),
     ("prompt", 5, "prompt is 5, must be a text, a list of texts"),
     ("prompt", [], "prompt is [], must be a text, a list of texts"),
     ("prompt", ["a", 5], "must be a text, a list of texts"),
@@ -87,7 +87,7 @@ def test_fields_that_leave_no_token_together_are_refused_and_no_line_in_the_log(
     fields = {"allowed_token_ids": [7], "stop_token_ids": [7], "min_tokens": 1}
     with caplog.at_level(logging.INFO):
         error = error_of(http.post("/v1/completions", json={"model": writer.name, **GOOD, **fields}), 400)
-    assert error["param"] == "allowed_token_ids" and "leave no token to come next" in error["message"]
+    assert error["param"] == "allowed_token_ids" and "leave no possible next token" in error["message"]
     assert not [record for record in caplog.records if record.name.startswith("mini_vllm")]
 
 
@@ -96,20 +96,21 @@ def test_fields_that_leave_no_token_together_are_refused_and_no_line_in_the_log(
     ("messages", [{"role": "user"}], "messages[0].content is missing"),
     ("messages", [{"role": "bard", "content": "a"}], 'messages[0].role is "bard", must be '),
     ("messages", [{"role": "user", "content": 5}], "messages[0].content is 5, must be a text, or a list of parts like "
-     '{"type": "text", "text": "…"}; images and sounds are not understood'),
+     '{"type": "text", "text": "…"}; images and sounds are not supported'),
     *(("messages", [{"role": "user", "content": parts}], "messages[0].content is [") for parts in (
         [], ["a"], [{"type": "image_url", "image_url": {}}], [{"type": "text", "text": 5}], [{"type": "text"}],
         [{"type": "text", "text": "a", "colour": "red"}])),
     ("messages", "hello", 'messages is "hello", must be a valid list'),
     ("messages", [{"role": "user", "content": "x" * 600}], "the context is 512"),
     ("messages", [{"role": "user", "content": "x" * 9000}], "the context is 512"),
-    ("top_logprobs", 3, "goes only with"),
-    ("tools", [{"type": "function"}], "which is not served here; leave it out"),
-    ("return_hidden_states", True, "return_hidden_states is true, which is not served here; leave it out"),
-    ("continue_final_message", True, "which is not served here; leave it out"),
-    ("best_of", 1, "best_of is not a field that is known here, only at /v1/completions"),
-    ("response_format", {"type": "json_object"}, "which is not served here; leave it out"),
-    ("max_completion_tokens", 3, "give one of them"),
+    ("top_logprobs", 3, 'which needs "logprobs": true'),
+    ("tools", [{"type": "function"}], "tools[0].function is missing"),
+    ("functions", [{"name": "f"}], "which is not supported; leave it out"),
+    ("return_hidden_states", True, "return_hidden_states is true, which is not supported; leave it out"),
+    ("continue_final_message", True, "which is not supported; leave it out"),
+    ("best_of", 1, "best_of is not a known field here; it belongs to /v1/completions"),
+    ("response_format", {"type": "json"}, 'response_format.type is "json", must be '),
+    ("max_completion_tokens", 3, "send only one of them"),
 ])
 def test_a_wrong_value_of_a_chat(http, talker, field, value, message):
     body = {"model": talker.name, "max_tokens": 1, "messages": [{"role": "user", "content": "a"}], field: value}
@@ -218,12 +219,12 @@ def test_a_body_that_is_too_large(http, is_chunked):
     answer = http.post("/v1/completions", content=(body[at:at + 999] for at in range(0, len(body), 999)) if is_chunked
                        else body, headers={"content-type": "application/json"})
     error = error_of(answer, 413)
-    assert f"{len(body)} bytes" in error["message"] and f"the bound is {MAX_BODY_BYTES}" in error["message"]
+    assert f"{len(body)} bytes" in error["message"] and f"the limit is {MAX_BODY_BYTES}" in error["message"]
 
 
 def test_a_client_that_declares_50_mb_reads_the_413(http):
     answer = http.post("/v1/completions", content=b" " * 50_000_000, headers={"content-type": "application/json"})
-    assert f"the bound is {MAX_BODY_BYTES}" in error_of(answer, 413)["message"]
+    assert f"the limit is {MAX_BODY_BYTES}" in error_of(answer, 413)["message"]
 
 
 def test_a_body_that_says_it_is_huge_is_not_waited_for(server):

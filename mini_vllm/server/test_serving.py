@@ -125,7 +125,8 @@ def test_a_second_ctrl_c_does_not_wait_and_leaves_no_traceback(writer, caplog, c
         assert b'"code":"stopping"' in stream.read()
         server.thread.join(10)
         assert not server.thread.is_alive() and not server.shelf.loaded()
-    assert "1 request was cut off: told to stop at once" in caplog.messages and capsys.readouterr().err == ""
+    assert "1 request was cut off: the server was told to stop at once" in caplog.messages
+    assert capsys.readouterr().err == ""
 
 
 def test_who_does_not_read_keeps_no_server_from_stopping(writer, monkeypatch, capsys):
@@ -198,12 +199,12 @@ def test_only_a_server_that_stops_says_farewell(is_draining):
 
 
 @pytest.mark.parametrize("options, message", [
-    (["--host", "0.0.0.0"], "host is '0.0.0.0', which others can reach"),
+    (["--host", "0.0.0.0"], "host is '0.0.0.0', which other machines can reach"),
     (["--keys", "none-such.toml"], "none-such.toml: No such file or directory"),
     (["--model", "none-such"], "there is no model 'none-such'"),
     (["tiny-tales", "none-such"], "there is no model 'none-such'"),
     (["x" * 5000], "of 5000 characters, must be at most 1000"),
-    (["--memory", "much"], "memory is 'much', must be a number of bytes or like '4GB'"),
+    (["--memory", "much"], "memory is 'much', must be a number of bytes, or a size such as '4GB'"),
     (["--port", "70000"], "port is 70000, must be a whole number from 0 to 65535"),
     (["--max-waiting", "-1"], "max_waiting is -1, must be a whole number, at least 0"),
     (["--drain", "-1"], "drain_s is -1.0, must be a finite number, at least 0"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-RULE = "an import may only go to a unit further down (the order is LAYERS in test_layers.py)"
+RULE = "a unit may import only units further down (the order is LAYERS in test_layers.py)"
 
 #: The dotted name of a module or of something in one, and all modules → its unit; None: may be imported everywhere.
 UnitOf = Callable[[str, dict[str, str]], "str | None"]
@@ -79,7 +79,7 @@ def upward_imports(modules: dict[str, str], layers: Sequence[str], unit_of: Unit
             continue
         importer, imported = unit_of(found.importer, modules), unit_of(found.imported, modules)
         if layer_of.get(imported or "", -1) > layer_of.get(importer or "", len(layers)):
-            problems.append(f"{found}: {imported} (layer {layer_of[imported or '']}) lies above {importer} "
+            problems.append(f"{found}: {imported} (layer {layer_of[imported or '']}) is above {importer} "
                             f"(layer {layer_of[importer or '']}); {RULE}")
     return problems
 

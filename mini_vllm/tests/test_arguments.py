@@ -57,6 +57,7 @@ SAMPLING = [
     ("allowed_token_ids", [5, "5", {1: 2}, b"x"], "must be a list of token ids"),
     ("bad_words", ["", ["a", ""], [1], 5, b"x", {"a": 1}], "must be a text or a list of texts, none of them empty"),
     ("seed", [-1, 1.5, "1", True, NAN], "must be None or a whole number, at least 0"),
+    ("structured_outputs", [5, "a", [{"regex": "a"}]], "must be a StructuredOutputsParams"),
     ("logprobs", [21, -1, 1.5, "1", True], "must be None or a whole number from 0 to 20"),
     ("prompt_logprobs", [21, -1, 1.5, "1", True], "must be None or a whole number from 0 to 20"),
     ("stop", ["", ["a", ""], [None], 5, b"x", {"a": 1}], "must be a text or a list of texts, none of them empty"),
@@ -80,10 +81,14 @@ CONFIG = [
     ("preempt_for_priority", [0, 1, None, "yes"], "must be True or False"),
     ("enable_prefix_caching", [0, 1, None, "yes"], "must be True or False"),
     ("enable_lookahead", [0, 1, "yes"], "must be True, False or None"),
+    ("num_speculative_tokens", [-1, 1.5, None, "4", True], "must be a whole number, at least 0"),
+    ("draft", [None, 5, ["ngram"]], "must be a str or a Path"),
 ]
 PARTS = [("block_pool", "BlockPool"), ("kv_cache_manager", "KVCacheManager"), ("prefix_tree", "PrefixTree"),
          ("request_queue", "PriorityQueueWithAging"), ("scheduler", "Scheduler"), ("sampler", "Sampler"),
-         ("attention", "FastAttention"), ("model_runner", "ModelRunner"), ("engine", "LLMEngine")]
+         ("attention", "FastAttention"), ("model_runner", "ModelRunner"), ("drafter", "NgramDrafter"),
+         ("guess_record", "GuessRecord"), ("verifier", "Verifier"), ("grammar", "RegexGrammar"),
+         ("engine", "LLMEngine")]
 
 
 def rows(table):
@@ -301,11 +306,12 @@ def test_ids_outside_the_vocabulary_are_refused(engine, name):
 
 
 @pytest.mark.parametrize("arguments, complaint", [
-    (dict(sampling_params=5), "sampling_params is 5, must be a SamplingParams, or a list of one for each of 2 prompts"),
-    (dict(sampling_params=[GREEDY]), "2 prompts, but 1 sampling_params"),
+    (dict(sampling_params=5),
+     "sampling_params is 5, must be a SamplingParams, or a list with one SamplingParams for each of the 2 prompts"),
+    (dict(sampling_params=[GREEDY]), "there are 2 prompts, but 1 sampling_params"),
     (dict(sampling_params=[GREEDY, None]), r"sampling_params\[1\] is None, must be a SamplingParams"),
     (dict(priority=7), "priority is 7, must be Priority.HIGH, NORMAL or LOW"),
-    (dict(priority=[0]), "2 prompts, but 1 priority"),
+    (dict(priority=[0]), "there are 2 prompts, but 1 priority"),
     (dict(priority=[0, 9]), "priority is 9"),
     (dict(priority=[0, "x"]), r"priority\[1\] is 'x'"),
 ])

@@ -18,7 +18,7 @@ def test_every_link_leads_to_the_line_that_defines_its_symbol():
     links = line_links.LINK.findall(PAGE.read_text(encoding="utf-8"))
     problems = line_links.broken_links(PAGE)
     assert len(links) > 40
-    assert not problems, "\n".join([*problems, "`make map` sets the lines anew"])
+    assert not problems, "\n".join([*problems, "`make map` updates the line numbers"])
 
 
 def test_every_module_and_every_room_is_on_the_map():

@@ -66,6 +66,7 @@ def test_its_letters_can_be_read_on_a_screen_of_400_pixels(picture):
     assert min(size for *_, size in boxes_of_texts(picture)) * 400 / width >= 7.4
 
 
+@pytest.mark.without_drafts("compares a picture of every step")
 @pytest.mark.skipif(sys.platform != "linux", reason="what is drawn with a seed may differ by rounding elsewhere")
 def test_the_committed_picture_is_what_the_command_draws(hero, picture):
-    assert hero.HERO.read_text(encoding="utf-8") == picture.svg, "`make hero` draws it anew"
+    assert hero.HERO.read_text(encoding="utf-8") == picture.svg, "`make hero` draws it again"

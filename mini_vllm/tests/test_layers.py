@@ -11,11 +11,12 @@ PACKAGE = Path(__file__).parents[1]
 
 #: The units of the package, bottom up. A unit is a module directly in the package, or a folder.
 LAYERS = (
-    "checks", "arguments", "extras", "terminal", "typewriter", "backend", "request", "request_queue", "block_pool",
-    "caching", "prefix_tree", "kv_cache", "scheduler", "priority_preemption", "stopping", "attention", "fast", "models",
-    "sampling", "sampler", "model_runner", "gpu", "sequences", "trace", "pictures", "engine_config", "parts",
-    "lookahead", "engine_room", "recovery", "engine", "simulation", "beams", "beam_search", "llm", "output_stream",
-    "engine_thread", "async_engine", "server", "benchmark", "demo", "cli", "__main__", "__init__", "tests",
+    "checks", "arguments", "extras", "terminal", "typewriter", "backend", "structured", "request", "request_queue",
+    "block_pool", "caching", "prefix_tree", "kv_cache", "scheduler", "priority_preemption", "stopping", "attention",
+    "fast", "models", "sampling", "sampler", "model_runner", "gpu", "speculation", "sequences", "trace", "pictures",
+    "engine_config", "parts", "lookahead", "engine_room", "recovery", "engine", "simulation", "beams", "beam_search",
+    "llm", "output_stream", "engine_thread", "async_engine", "routing", "router", "server", "benchmark", "plan", "demo",
+    "cli", "__main__", "__init__", "tests",
 )
 #: What ``mini_vllm/__init__.py`` defines itself. Its other names come from all over the package, so it counts as the
 #: top layer; this name may be imported everywhere.
@@ -91,13 +92,13 @@ def test_an_upward_import_is_found_wherever_it_stands(statement, line):
     (problem,) = upward_imports(made_up(scheduler=statement))
     assert problem.startswith(f"mini_vllm.scheduler, line {line}, imports mini_vllm.engine")
     numbers = [LAYERS.index(unit) for unit in ("engine", "scheduler")]
-    assert "engine (layer {}) lies above scheduler (layer {})".format(*numbers) in problem and RULE in problem
+    assert "engine (layer {}) is above scheduler (layer {})".format(*numbers) in problem and RULE in problem
 
 
 @pytest.mark.parametrize("statement", ["from mini_vllm import LLM", "import mini_vllm"])
 def test_the_names_of_the_package_are_for_others(statement):
     (problem,) = upward_imports(made_up(scheduler=statement))
-    assert f"__init__ (layer {LAYERS.index('__init__')}) lies above scheduler" in problem
+    assert f"__init__ (layer {LAYERS.index('__init__')}) is above scheduler" in problem
 
 
 @pytest.mark.parametrize("statement", [

@@ -132,16 +132,18 @@ def test_a_wheel_holds_every_module_and_no_suite(wheel):
     assert len(modules) > len([path for path in modules if not is_suite(path)]) > 50
 
 
-def test_a_wheel_holds_the_model_the_questions_the_page_the_kernels_and_the_mark_that_it_is_typed(wheel):
+def test_a_wheel_holds_the_model_the_page_the_kernels_the_recorded_traces_and_the_mark_that_it_is_typed(wheel):
     assets = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mini_vllm" / "assets").glob("*/*")}
     assert any(name.endswith("model.safetensors") for name in assets)
     page = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mini_vllm/server/live/page").iterdir()}
     assert any(name.endswith("index.html") for name in page)
     kernels = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mini_vllm/gpu/kernels/sources").glob("*.h")}
     assert any(name.endswith("decode.h") for name in kernels)
+    traces = {path.relative_to(ROOT).as_posix() for path in (ROOT / "course/goodput/recorded").glob("*.json")}
+    assert any(name.endswith("chats.json") for name in traces)
     others = {name for name in wheel.namelist() if not name.endswith(".py") and ".dist-info/" not in name}
     assert {name for name in others if not name.startswith(COURSE)} == {
-        "mini_vllm/py.typed", *assets, *page, *kernels}
+        "mini_vllm/py.typed", *assets, *page, *kernels, *traces}
 
 
 def test_a_wheel_holds_the_course(wheel):
@@ -202,9 +204,9 @@ def test_an_installed_wheel_says_where_the_course_is(installed, tmp_path):
 
 
 @pytest.mark.parametrize("machine, expected", [
-    ("aarch64", "for faster products: pip install nvpl-blas, or apt install libopenblas0-pthread"),
-    ("x86_64", "for faster products: pip install mkl, or apt install libopenblas0-pthread"),
-    ("riscv64", "for faster products: apt install libopenblas0-pthread"),
+    ("aarch64", "for faster matrix products: pip install nvpl-blas, or apt install libopenblas0-pthread"),
+    ("x86_64", "for faster matrix products: pip install mkl, or apt install libopenblas0-pthread"),
+    ("riscv64", "for faster matrix products: apt install libopenblas0-pthread"),
 ])
 def test_the_doctor_advises_what_runs_on_this_machine(monkeypatch, machine, expected):
     monkeypatch.setattr("platform.machine", lambda: machine)
@@ -219,7 +221,7 @@ def test_a_plot_without_matplotlib_names_it(monkeypatch, tmp_path):
 
 def test_a_hub_name_without_the_client_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(LoadError, match=re.escape("'org/name' is no folder here; to fetch it from the hub: "
+    with pytest.raises(LoadError, match=re.escape("there is no folder 'org/name' here; to download it from the hub: "
                                                   + install_line("hub"))):
         load("org/name")
 
@@ -227,7 +229,7 @@ def test_a_hub_name_without_the_client_names_it(monkeypatch):
 def test_a_comparison_without_mlx_lm_names_it(few_products, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mlx_lm.utils", None)
     assert main(["bench", "throughput", "--workload", "decode-16", "--arm", "mlx-lm"]) == 2
-    assert capsys.readouterr().err.endswith(f"a comparison with mlx-lm needs it: {install_line('bench')}\n")
+    assert capsys.readouterr().err.endswith(f"a comparison with mlx-lm needs that package: {install_line('bench')}\n")
 
 
 def test_without_mlx_lm_the_other_arms_are_measured(few_products, monkeypatch, capsys):
@@ -237,7 +239,7 @@ def test_without_mlx_lm_the_other_arms_are_measured(few_products, monkeypatch, c
     class Measured(Exception):
         pass
 
-    def comparison(loaded, workload, arms, drawing):
+    def comparison(loaded, workload, arms, drawing, draft):
         measured.extend(arms)
         raise Measured
 

@@ -99,6 +99,7 @@ def test_usage_counts_what_was_found_once(traced):
     assert all(found < output.usage.prompt_tokens for found, output in zip(cached, results.values()))
 
 
+@pytest.mark.without_drafts("counts steps")
 def test_the_trace_of_a_real_run_tells_all(traced):
     engine, trace, work, results = traced
     assert sum(len(step["preempted"]) for step in trace.steps) == engine.scheduler.num_preemptions

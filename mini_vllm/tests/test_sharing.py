@@ -84,6 +84,7 @@ def test_a_fully_cached_prompt_computes_one_token(loaded, monkeypatch):
     assert first.token_ids == second.token_ids
 
 
+@pytest.mark.without_drafts("counts computed tokens, and wrong guesses are computed")
 def test_cached_tokens_are_exactly_those_not_computed(loaded, monkeypatch):
     engine = make_engine(loaded, enable_lookahead=False)  # else some steps do not go through `step`
     computed = {}
@@ -324,7 +325,8 @@ def test_a_beam_of_one_is_greedy(loaded, alone):
 
 def test_a_beam_search_that_does_not_fit_says_so_and_gives_everything_back(loaded):
     engine = make_engine(loaded, num_blocks=5)
-    with pytest.raises(RuntimeError, match="the pool is too small for this beam search: 4 blocks of 8 tokens, 4 beams"):
+    with pytest.raises(RuntimeError, match="the pool is too small for this beam search: it has 4 blocks of 8 tokens "
+                                           "for 4 beams"):
         beam_search(engine, tokens(20, 19), beam_width=4, max_tokens=12, ignore_eos=True)
     engine.kv_cache.check_integrity()
     assert engine.kv_cache.block_pool.get_usage() == 0.0

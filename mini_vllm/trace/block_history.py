@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mini_vllm.trace.files import TraceStep
+from mini_vllm.trace.files import TraceStep, draft_of
 from mini_vllm.trace.runs import CACHED, KEPT, SHARED, USED, Run
 
 
@@ -31,7 +31,9 @@ class BlockHistory:
         for block_id in sorted(touched):
             self._touch(block_id, index)
         for request_id, (num_before, num_tokens) in step["tokens"].items():
-            self._fill(index, self.tables.get(request_id, []), num_before, num_before + num_tokens)
+            num_drafted, num_accepted = draft_of(step, request_id)
+            end = num_before + num_tokens + num_accepted
+            self._fill(index, self.tables.get(request_id, []), num_before, end, end + num_drafted - num_accepted)
 
     def finish(self) -> None:
         """End all runs after the last step that is shown."""
@@ -66,11 +68,15 @@ class BlockHistory:
             self._open[block_id] = Run(index, index, kind, owners=owners,
                                        levels=[(index, self._levels.get(block_id, self._block_size))])
 
-    def _fill(self, index: int, table: list[int], start: int, end: int) -> None:
-        """Fill the blocks of a table into which a request writes its tokens ``start`` to ``end``."""
-        for place in range(start // self._block_size, min(-(-end // self._block_size), len(table))):
+    def _fill(self, index: int, table: list[int], start: int, end: int, end_of_draft: int) -> None:
+        """Fill the blocks of a table into which a request writes its tokens ``start`` to ``end``.
+
+        Blocks up to ``end_of_draft`` were taken for drafted tokens. Those after ``end`` were rejected, so the rest of
+        their blocks stays empty.
+        """
+        for place in range(start // self._block_size, min(-(-end_of_draft // self._block_size), len(table))):
             block_id = table[place]
-            self._levels[block_id] = level = min(end - place * self._block_size, self._block_size)
+            self._levels[block_id] = level = min(max(end - place * self._block_size, 0), self._block_size)
             run = self._open.get(block_id)
             if run is None:
                 continue

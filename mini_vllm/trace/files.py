@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
 FORMAT = 1
 
@@ -21,11 +21,19 @@ class TraceHeader(TypedDict, total=False):
     max_num_batched_tokens: int
     #: The model; missing in runs without a model and in older files.
     model: str
+    #: The tokens of the vocabulary; missing unless an output had to match something.
+    vocab_size: int
 
 
 class _Names(TypedDict, total=False):
     #: Request id → how its prompt begins, for requests seen for the first time. Missing in older files.
     names: dict[str, str]
+    #: Request id → [drafted tokens, accepted tokens], which are not in ``tokens``. The accepted ones count as computed.
+    #: Missing in steps without drafts and in older files.
+    drafts: dict[str, list[int]]
+    #: Request id → for each token that it got, [number of allowed tokens, state of the automaton before it], if its
+    #: output must match something. A parser's state has no number: None. Missing in other steps and in older files.
+    allowed: dict[str, list[list[int | None]]]
 
 
 class TraceStep(_Names):
@@ -59,12 +67,23 @@ Kinds = dict[str, type | tuple[type, ...]]
 #: The required fields with their types, then the optional ones.
 HEADER_FIELDS: Kinds = dict.fromkeys(("format", "num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"),
                                      int)
-OPTIONAL_HEADER_FIELDS: Kinds = {"model": str}
-OPTIONAL_STEP_FIELDS: Kinds = {"names": dict}
+OPTIONAL_HEADER_FIELDS: Kinds = {"model": str, "vocab_size": int}
+OPTIONAL_STEP_FIELDS: Kinds = {"names": dict, "drafts": dict, "allowed": dict}
 STEP_FIELDS: Kinds = {
     **dict.fromkeys(("start_s", "planned_s", "computed_s", "end_s"), (int, float)),
     **dict.fromkeys(("tokens", "prompts"), dict), **dict.fromkeys(("sampled", "waiting", "preempted"), list),
     "finished": dict, "copies": list, "tables": dict, "blocks": list}
+
+
+def draft_of(step: Mapping[str, Any], request_id: str) -> tuple[int, int]:
+    """Return how many tokens were drafted for a request in a step, and how many of them were accepted."""
+    num_drafted, num_accepted = step.get("drafts", {}).get(request_id, (0, 0))
+    return num_drafted, num_accepted
+
+
+def allowed_of(step: Mapping[str, Any], request_id: str) -> list[int]:
+    """Return how many tokens were allowed for each token that a request got; nothing if its output was free."""
+    return [num_allowed for num_allowed, _ in step.get("allowed", {}).get(request_id, ())]
 
 
 class TraceError(ValueError):
@@ -84,9 +103,9 @@ def read_trace(path: str | Path) -> tuple[TraceHeader, list[TraceStep]]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
-        raise TraceError(f"{path} is no trace of mini_vllm: it is not text") from None
+        raise TraceError(f"{path} is not a trace of mini_vllm: it is not text") from None
     if not lines:
-        raise TraceError(f"{path} is empty, a trace begins with a header")
+        raise TraceError(f"{path} is empty; a trace begins with a header")
     entries = []
     for number, line in enumerate(lines, 1):
         try:
@@ -96,8 +115,8 @@ def read_trace(path: str | Path) -> tuple[TraceHeader, list[TraceStep]]:
             _check(entry, *((HEADER_FIELDS, OPTIONAL_HEADER_FIELDS) if number == 1 else
                             (STEP_FIELDS, OPTIONAL_STEP_FIELDS)))
         except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise TraceError(f"{path}, line {number}: this is no trace of mini_vllm ({type(error).__name__}: {error})"
-                             ) from None
+            raise TraceError(f"{path}, line {number}: this is not a trace of mini_vllm ({type(error).__name__}: "
+                             f"{error})") from None
         entries.append(entry)
     header, *steps = entries
     return cast(TraceHeader, header), cast(list[TraceStep], [_with_known_fields(step) for step in steps])

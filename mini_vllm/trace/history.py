@@ -6,12 +6,13 @@ import re
 from collections.abc import Container
 
 from mini_vllm.trace.block_history import BlockHistory
-from mini_vllm.trace.files import TraceStep
+from mini_vllm.trace.files import TraceStep, draft_of
 from mini_vllm.trace.recorder import StepTrace
 from mini_vllm.trace.runs import (
     AGAIN,
     CACHED,
     DECODE,
+    DRAFTED,
     FORKED,
     IDLE,
     KEPT,
@@ -25,8 +26,8 @@ from mini_vllm.trace.runs import (
     count,
 )
 
-__all__ = ["AGAIN", "CACHED", "DECODE", "FORKED", "IDLE", "KEPT", "PREEMPTED", "PROMPT", "SHARED", "USED", "WAITING",
-           "History", "Run", "Totals", "count", "leader_of", "sample_of"]
+__all__ = ["AGAIN", "CACHED", "DECODE", "DRAFTED", "FORKED", "IDLE", "KEPT", "PREEMPTED", "PROMPT", "SHARED", "USED",
+           "WAITING", "History", "Run", "Totals", "count", "leader_of", "sample_of"]
 
 
 class History:
@@ -77,8 +78,8 @@ class History:
             self.totals.append(totals)
 
     def _replay_tokens(self, index: int, step: TraceStep) -> Totals:
-        """Replay the requests that compute tokens: of the prompt, again after a preemption, or one by one."""
-        num_prompt = num_again = num_decode = 0
+        """Replay the requests that compute tokens: of the prompt, again after a preemption, one by one, and drafts."""
+        num_prompt = num_again = num_decode = num_all_drafted = num_all_accepted = 0
         sampled = set(step["sampled"])
         for request_id, (num_before, num_tokens) in step["tokens"].items():
             end = num_before + num_tokens
@@ -87,12 +88,15 @@ class History:
             again = max(min(end, self._num_computed.get(request_id, 0)) - num_before, 0)
             prompt_end = self.prompts.get(request_id, end if num_tokens > 1 else 0)
             prompt = max(min(end, prompt_end) - num_before - again, 0)
-            self._num_computed[request_id] = max(end, self._num_computed.get(request_id, 0))
+            num_drafted, num_accepted = draft_of(step, request_id)
+            self._num_computed[request_id] = max(end + num_accepted, self._num_computed.get(request_id, 0))
             num_prompt, num_again = num_prompt + prompt, num_again + again
             num_decode += num_tokens - prompt - again
-            self._add(request_id, Run(index, index, AGAIN if again else PROMPT if prompt else DECODE, num_tokens,
-                                       num_before, again, request_id in sampled))
-        return Totals(num_prompt, num_again, num_decode, self._blocks.num_used)
+            num_all_drafted, num_all_accepted = num_all_drafted + num_drafted, num_all_accepted + num_accepted
+            kind = DRAFTED if num_drafted else AGAIN if again else PROMPT if prompt else DECODE
+            self._add(request_id, Run(index, index, kind, num_tokens, num_before, again, request_id in sampled,
+                                       num_drafted, num_accepted))
+        return Totals(num_prompt, num_again, num_decode, self._blocks.num_used, num_all_drafted, num_all_accepted)
 
     def _replay_others(self, index: int, step: TraceStep) -> None:
         """Replay the requests that compute nothing: they are forked, wait, lose their blocks, or run without a

@@ -13,15 +13,18 @@ the name of its request.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from mini_vllm.request import Request
-from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.scheduler import Scheduler, SchedulerOutput, drafts_of
+from mini_vllm.structured.compiler import Cursor
 from mini_vllm.trace.files import FORMAT, TraceHeader, TraceStep, read_trace, write_trace
 
 #: The longest name of a request, in characters of its prompt. The rest of the prompt is private.
 MAX_NAME = 40
+#: No drafts.
+NONE: Mapping[str, int] = {}
 
 
 class NoTrace:
@@ -40,7 +43,10 @@ class NoTrace:
     def record_computed(self) -> None:
         """Handle the moment at which the tokens of the step are known."""
 
-    def end_step(self, plan: SchedulerOutput, sampled: Collection[str]) -> None:
+    def record_draw(self, request_id: str, cursor: Cursor, token_id: int) -> None:
+        """Handle a token of a sequence whose output must match. ``cursor`` is its place before the token."""
+
+    def end_step(self, plan: SchedulerOutput, sampled: Collection[str], accepted: Mapping[str, int] = NONE) -> None:
         """Handle the end of a step, after its tokens were processed.
 
         A failed step may have preempted more than was planned.
@@ -115,8 +121,22 @@ class StepTrace(NoTrace):
     def record_computed(self) -> None:
         self._computed_s = self._now_s()
 
-    def end_step(self, plan: SchedulerOutput, sampled: Collection[str]) -> None:
+    def record_draw(self, request_id: str, cursor: Cursor, token_id: int) -> None:
+        try:
+            mask = cursor.allowed()
+        except ValueError:  # the mask was there when the token was drawn, but the grammar has failed since
+            return
+        assert mask is not None, "a token was drawn here, so some were allowed"
+        self.header["vocab_size"] = mask.size
+        state = cursor.state if isinstance(cursor.state, int) else None
+        self._step.setdefault("allowed", {}).setdefault(request_id, []).append([int(mask.sum()), state])
+
+    def end_step(self, plan: SchedulerOutput, sampled: Collection[str], accepted: Mapping[str, int] = NONE) -> None:
         finished, end_s = self._ended(), self._now_s()
+        drafts = drafts_of(plan)
+        if drafts:
+            self._step["drafts"] = {request_id: [len(draft), accepted.get(request_id, 0)]
+                                    for request_id, draft in drafts.items()}
         self._step.update({"computed_s": end_s if self._computed_s is None else self._computed_s, "end_s": end_s,
                            "sampled": list(sampled), "finished": finished,
                            "preempted": [request.request_id for request in plan.preempted]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-PROMPT, AGAIN, DECODE, FORKED = "prompt", "recomputed", "decode", "forked"
+PROMPT, AGAIN, DECODE, DRAFTED, FORKED = "prompt", "recomputed", "decode", "drafted", "forked"
 WAITING, IDLE, PREEMPTED = "waiting", "idle", "preempted"
 USED, SHARED, CACHED, KEPT = "used", "shared", "cached", "kept"
 
@@ -22,6 +22,9 @@ class Run:
     #: How many of ``num_tokens`` the request had before, computed or found in the cache, and lost.
     num_again: int = 0
     is_sampled: bool = False
+    #: Guessed tokens that were computed besides ``num_tokens``, and those of them that were right.
+    num_drafted: int = 0
+    num_accepted: int = 0
     #: For a block: the requests whose tables contain it.
     owners: tuple[str, ...] = ()
     #: For a block: [(step, slots that hold a token from that step on)].
@@ -33,7 +36,7 @@ class Run:
 
     def is_continued_by(self, cell: Run) -> bool:
         """Check whether the next step continues this run: the same activity, with the tokens that follow."""
-        num_before = self.num_before + self.num_tokens * (self.last + 1 - self.first)
+        num_before = self.num_before + (self.num_tokens + self.num_accepted) * (self.last + 1 - self.first)
         return cell == replace(self, first=self.last + 1, last=self.last + 1, num_before=num_before)
 
 
@@ -45,10 +48,12 @@ class Totals:
     num_again: int = 0
     num_decode: int = 0
     num_used_blocks: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
 
     @property
     def num_tokens(self) -> int:
-        return self.num_prompt + self.num_again + self.num_decode
+        return self.num_prompt + self.num_again + self.num_decode + self.num_drafted
 
 
 def count(number: int, noun: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mini_vllm.trace.files import allowed_of
 from mini_vllm.trace.history import History, count, leader_of
 
 #: Statuses of requests that ended normally.
@@ -35,8 +36,11 @@ def facts(history: History) -> list[str]:
     num_copied = sum(len(step["copies"]) for step in history.steps)
     num_early = sum(status not in GOOD_ENDS for _, _, status in history.ends)
     num_found = sum(history.found.get(request_id, 0) for request_id in history.rows)
+    num_drafted, num_accepted = drafted_tokens(history)
     told = [count(sum(each.num_tokens for each in history.totals), "token") + " computed"
             + (f", {num_again} of them again" if num_again else "")]
+    told += [f"{num_accepted} of {count(num_drafted, 'drafted token')} accepted"] * bool(num_drafted)
+    told += bound_outputs(history)
     told += [f"{count(num_found, 'token')} found in the cache"] * bool(num_found)
     told += [f"at most {max(each.num_used_blocks for each in history.totals)} of "
              f"{count(history.trace.header['num_blocks'] - 1, 'block')} in use"]
@@ -44,6 +48,24 @@ def facts(history: History) -> list[str]:
     told += [f"{count(num_copied, 'block')} copied"] * bool(num_copied)
     told += [f"{num_early} ended early"] * bool(num_early)
     return told
+
+
+def drafted_tokens(history: History) -> tuple[int, int]:
+    """Return the number of drafted tokens, and how many of them were accepted."""
+    return sum(each.num_drafted for each in history.totals), sum(each.num_accepted for each in history.totals)
+
+
+def bound_outputs(history: History) -> list[str]:
+    """Return how many tokens were allowed at a time, if outputs had to match something."""
+    bound = {request_id for step in history.steps for request_id in step.get("allowed", {})}
+    nums = [num for step in history.steps for request_id in bound for num in allowed_of(step, request_id)]
+    if not nums:
+        return []
+    least, most = min(nums), max(nums)
+    span = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    total = history.trace.header.get("vocab_size")
+    of = f" of {total:,}" if total else ""
+    return [f"{count(len(bound), 'output')} had to match, with {span}{of} tokens allowed at a time"]
 
 
 def sizes(history: History) -> str:

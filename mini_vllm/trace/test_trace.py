@@ -10,12 +10,18 @@ from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.models.loader import load
+from mini_vllm.pictures.request_colours import Cast
+from mini_vllm.pictures.steps import tell_step
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request, SamplingParams
 from mini_vllm.scheduler import Scheduler
 from mini_vllm.simulation import Clock, Simulation
-from mini_vllm.trace.files import FORMAT, OPTIONAL_STEP_FIELDS, STEP_FIELDS, TraceError
+from mini_vllm.speculation.test_speculation import FREE
+from mini_vllm.structured.params import StructuredOutputsParams
+from mini_vllm.trace.files import FORMAT, OPTIONAL_STEP_FIELDS, STEP_FIELDS, TraceError, allowed_of, draft_of
+from mini_vllm.trace.history import History
 from mini_vllm.trace.recorder import StepTrace
+from mini_vllm.trace.summary import facts
 
 SIZE = 4
 
@@ -125,6 +131,21 @@ def by_hand(*steps, num_blocks=9, budget=8):
     return trace
 
 
+def run_drafting(loaded):
+    """Run requests that may only get two different tokens: some guesses are right and some are wrong."""
+    trace = StepTrace(Clock())
+    config = EngineConfig(num_blocks=60, block_size=SIZE, num_speculative_tokens=5)
+    engine = LLMEngine(config, loaded=loaded, trace=trace)
+    engine.speculation.costs = FREE
+    for number in range(3):
+        params = SamplingParams(max_tokens=24, seed=number, allowed_token_ids=[97, 98], ignore_eos=True)
+        engine.add_request([*b"abab"], params, f"request-{number}")
+    while engine.has_unfinished_requests():
+        engine.step()
+    assert 0 < engine.speculation.num_accepted_tokens < engine.speculation.num_drafted_tokens
+    return engine
+
+
 # ---- recording
 
 
@@ -132,7 +153,7 @@ def test_a_step_tells_what_the_timeline_tells(simulation):
     steps, timeline = simulation.trace.steps, simulation.timeline
     assert len(steps) == len(timeline.steps)
     for i, (step, expected) in enumerate(zip(steps, timeline.steps)):
-        assert set(step) == {*STEP_FIELDS, *OPTIONAL_STEP_FIELDS}
+        assert set(step) == {*STEP_FIELDS, *OPTIONAL_STEP_FIELDS} - {"drafts", "allowed"}
         assert {name: num for name, (_, num) in step["tokens"].items()} == expected.num_scheduled_tokens, f"step {i}"
         assert step["sampled"] == expected.sampled, f"step {i}"
         assert step["preempted"] == expected.preempted, f"step {i}"
@@ -214,6 +235,112 @@ def test_a_request_that_outgrows_the_pool_ends_with_its_status():
     simulation.run()
     assert simulation.trace.steps[-1]["finished"] == {"big": "kv_cache_full"}
     assert simulation.trace.steps[-1]["tokens"] == {}
+
+
+# ---- drafts
+
+
+def test_drafts_are_recorded_and_accepted_tokens_count_as_computed(shallow, tmp_path):
+    engine = run_drafting(load(shallow("llama3")))
+    steps, numbers = engine.trace.steps, engine.speculation
+    drafts = [(step, name, draft) for step in steps for name, draft in step.get("drafts", {}).items()]
+    assert [sum(draft[i] for *_, draft in drafts) for i in range(2)] == [
+        numbers.num_drafted_tokens, numbers.num_accepted_tokens]
+    assert all(step["tokens"][name][1] == 1 and name in step["sampled"] for step, name, _ in drafts)
+    assert all("drafts" not in step or step["drafts"] for step in steps), "missing in steps without drafts"
+    for name in ("request-0", "request-1", "request-2"):
+        spans = [(*step["tokens"][name], draft_of(step, name)[1]) for step in steps if name in step["tokens"]]
+        assert all(before + new + accepted == after for (before, new, accepted), (after, *_) in zip(spans, spans[1:]))
+        assert sum(new + accepted for _, new, accepted in spans) + spans[0][0] == 4 + 24 - 1, "all but the last token"
+    engine.trace.save(tmp_path / "run.trace")
+    assert StepTrace.load(tmp_path / "run.trace").steps == steps
+
+
+def test_a_run_of_equal_drafts_goes_on_and_another_number_begins_a_new_one():
+    trace = by_hand({"tokens": {"a": [0, 4]}, "prompts": {"a": 4}, "sampled": ["a"]},
+                    *({"tokens": {"a": [4 + 3 * i, 1]}, "sampled": ["a"], "drafts": {"a": [5, 2]}} for i in range(3)),
+                    {"tokens": {"a": [13, 1]}, "sampled": ["a"], "drafts": {"a": [5, 1]}},
+                    {"tokens": {"a": [15, 1]}, "sampled": ["a"]}, budget=64)
+    history = History(trace, range(6))
+    assert [(run.kind, run.first, run.last, run.num_drafted, run.num_accepted) for run in history.rows["a"]] == [
+        ("prompt", 0, 0, 0, 0), ("drafted", 1, 3, 5, 2), ("drafted", 4, 4, 5, 1), ("decode", 5, 5, 0, 0)]
+    assert [each.num_tokens for each in history.totals] == [4, 6, 6, 6, 6, 1], "drafted tokens are computed"
+    assert facts(history)[:2] == ["29 tokens computed", "7 of 20 drafted tokens accepted"]
+    assert "draft" not in " ".join(facts(History(run_plain().trace, range(6))))
+
+
+def test_accepted_tokens_that_are_lost_are_computed_again():
+    trace = by_hand({"tokens": {"a": [0, 4]}, "prompts": {"a": 4}},
+                    {"tokens": {"a": [4, 1]}, "drafts": {"a": [3, 2]}}, {"preempted": ["a"], "waiting": ["a"]},
+                    {"tokens": {"a": [0, 8]}})
+    assert History(trace, range(4)).totals[-1].num_again == 7, "4 of the prompt, 1 decoded, 2 accepted"
+
+
+def test_rejected_tokens_leave_their_block_empty():
+    """Draft 7 tokens of which 1 is accepted: the second block holds 2 tokens, and the third none."""
+    trace = by_hand({"tokens": {"a": [0, 4]}, "prompts": {"a": 4}, "tables": {"a": [1]}, "blocks": [[1, 1, False]]},
+                    {"tokens": {"a": [4, 1]}, "drafts": {"a": [7, 1]}, "tables": {"a": [1, 2, 3]},
+                     "blocks": [[2, 1, False], [3, 1, False]]},
+                    {"tokens": {"a": [6, 1]}, "tables": {"a": [1, 2]}, "blocks": [[3, 0, False]]})
+    runs = History(trace, range(3)).block_runs
+    assert {block_id: run.levels for block_id, (run,) in runs.items()} == {
+        1: [(0, 4)], 2: [(1, 2), (2, 3)], 3: [(1, 0)]}
+
+
+# ---- outputs that must match
+
+
+def run_bound(k=0, n=1, **structured):
+    """Serve one request whose output must match, and one whose output is free; also return the outputs."""
+    engine = LLMEngine(EngineConfig(num_blocks=60, block_size=SIZE, num_speculative_tokens=k), trace=StepTrace(Clock()))
+    engine.speculation.costs = FREE
+    params = SamplingParams(max_tokens=80, seed=1, n=n, structured_outputs=StructuredOutputsParams(**structured))
+    engine.add_request("The wolf was born on", params, "bound")
+    engine.add_request("Once upon a time", SamplingParams(max_tokens=5, temperature=0, ignore_eos=True), "free")
+    outputs = {}
+    while engine.has_unfinished_requests():
+        outputs |= {output.request_id: output for output in engine.step()}
+    return engine, outputs["bound"]
+
+
+def test_each_token_of_an_output_that_must_match_is_recorded_with_its_state(tmp_path):
+    engine, output = run_bound(regex=r"\d{2}-[01]")
+    steps = engine.trace.steps
+    recorded = [step["allowed"]["bound"] for step in steps if "allowed" in step]
+    assert recorded == [[[10, 0]], [[10, 1]], [[1, 2]], [[2, 3]]]
+    assert all(set(step.get("allowed", {"bound": 0})) == {"bound"} for step in steps) and "allowed" not in steps[-1]
+    assert engine.trace.header["vocab_size"] == 4096 and output.outputs[0].finish_reason == "stop"
+    assert "1 output had to match, with 1 to 10 of 4,096 tokens allowed at a time" in facts(
+        History(engine.trace, range(len(steps))))
+    engine.trace.save(tmp_path / "run.trace")
+    loaded = StepTrace.load(tmp_path / "run.trace")
+    assert loaded.steps == steps and loaded.header == engine.trace.header
+    assert "A 1 (10 allowed)" in tell_step(steps[1], Cast.of_trace(engine.trace))
+
+
+@pytest.mark.parametrize("k", [0, 4])
+@pytest.mark.parametrize("n", [1, 3])
+def test_all_tokens_of_all_samples_are_recorded_also_accepted_drafts(k, n):
+    engine, output = run_bound(k, n, regex="((ab|cd) ){6}")
+    assert (engine.speculation.num_accepted_tokens > 0) == bool(k)
+    for index, sample in enumerate(output.outputs):
+        name = f"bound#{index}" if n > 1 else "bound"
+        nums = [num for step in engine.trace.steps for num in allowed_of(step, name)]
+        assert len(nums) == len(sample.token_ids) and all(0 < num < 20 for num in nums)
+    assert any(len(each) > 1 for step in engine.trace.steps for each in step.get("allowed", {}).values()) == bool(k)
+
+
+def test_the_state_of_a_parser_has_no_number():
+    pytest.importorskip("llguidance")
+    engine, output = run_bound(json={"type": "integer", "minimum": 10, "maximum": 99})
+    records = [record for step in engine.trace.steps for record in step.get("allowed", {}).get("bound", ())]
+    assert len(records) == len(output.token_ids) and all(0 < num < 20 and state is None for num, state in records)
+
+
+def test_a_run_without_such_outputs_records_nothing_of_it(shallow):
+    trace = run_drafting(load(shallow("llama3"))).trace
+    assert "vocab_size" not in trace.header and not any("allowed" in step for step in trace.steps)
+    assert not any("match" in fact for fact in facts(History(trace, range(len(trace.steps)))))
 
 
 # ---- names
@@ -333,6 +460,7 @@ def test_a_file_from_before_there_were_names_can_be_read(tmp_path):
 @pytest.mark.parametrize("text, complaint", [
     (HEADER[:-1] + ', "model": 7}\n' + STEP, "line 1.*model is 7"),
     (HEADER + "\n" + STEP[:-1] + ', "names": []}', r"line 2.*names is \[\]"),
+    (HEADER + "\n" + STEP[:-1] + ', "drafts": 3}', "line 2.*drafts is 3"),
 ])
 def test_what_may_be_missing_must_be_right_if_it_is_there(text, complaint, tmp_path):
     (tmp_path / "run.trace").write_text(text)

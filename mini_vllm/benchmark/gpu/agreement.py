@@ -1,10 +1,10 @@
 """Checks whether the fast computation is also right: our tokens against mlx-lm's scores, with the same weights.
 
 mlx-lm reads each prompt followed by our output, all at once. Where its best token is not ours, the question is by how
-much. In bfloat16 a number has three digits, and every layer rounds: two sums of the same numbers in different orders
-differ, and among 151,936 tokens the two best are often closer than that. mlx-lm itself shows the effect of rounding:
-its scores in bfloat16 are compared with its own in float32. That difference is the *noise*; tokens whose scores are
-only a few times the noise apart are a near-tie.
+much. In bfloat16 a number has three digits, and every layer rounds, so two sums of the same numbers in different orders
+differ. Among 151,936 tokens, the scores of the two best often differ by less than such a rounding error. mlx-lm itself
+shows the effect of rounding: its scores in bfloat16 are compared with its own in float32. That difference is the
+*noise*; tokens whose scores are only a few times the noise apart are a near-tie.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mini_vllm.request import SamplingParams
 
 Scores = NDArray[np.float32]
 
-#: Two scores of ours and two of mlx-lm's are compared, each with its noise, so the difference has twice the noise on
-#: average, and among hundreds of tokens one has a few times that.
+#: A difference depends on four scores with noise: two of ours and two of mlx-lm's. So its own noise is on average twice
+#: that of a single score, and the largest of hundreds of differences can be a few times that average.
 MAX_NOISES = 10.0
 #: In float32 there is nothing more exact to compare with. A smaller difference is a tie.
 FLOAT32_NOISE = 1e-5
@@ -45,8 +45,8 @@ class Difference:
     num_noises: float
 
     def __str__(self) -> str:
-        return (f"request {self.request}, token {self.place}: ours is {self.ours}, mlx-lm's {self.peers}, whose score "
-                f"is {self.gap:.3f} higher, {self.num_noises:.1f} times the noise")
+        return (f"request {self.request}, token {self.place}: we chose {self.ours}, mlx-lm chose {self.peers}; its "
+                f"choice scores {self.gap:.3f} higher, {self.num_noises:.1f} times the noise")
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ BANDWIDTHS = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA A
 def run_gpu_benchmark(arguments: argparse.Namespace) -> int:
     """Run the command. Invalid options are reported before a model is created."""
     if not tuning.has_gpu() and not arguments.quick:
-        raise ValueError("MLX computes on a CPU here, and this measures a GPU; --quick shows that it runs, on a small "
-                         "model (mini-vllm bench throughput measures a CPU)")
+        raise ValueError("this benchmark needs a GPU, but MLX computes on a CPU here; --quick runs a smoke test with a "
+                         "small model, and mini-vllm bench throughput measures a CPU")
     if arguments.bandwidth is not None:
         real_number("--bandwidth", arguments.bandwidth, above=0)
     wants_peer(arguments)
@@ -45,7 +45,7 @@ def _measure(arguments: argparse.Namespace, results: Results) -> None:
         print(QUICK)
     shape = QUICK_SHAPE if arguments.quick else arguments.model
     loaded = load_random(shape, dtype=mx.bfloat16 if tuning.has_gpu() else mx.float32)
-    print(fold("\n".join([f"the shape of {shape}, random weights", *describe_machine()])), flush=True)
+    print(fold("\n".join([f"random weights in the shape of {shape}", *describe_machine()])), flush=True)
     print(fold(f"kernels: {_describe_kernels(loaded)}"), flush=True)
     peer = _peer(loaded, arguments)
     saved = _Saved(results, {"machine": provenance(), "shape": shape})
@@ -57,9 +57,9 @@ def _measure(arguments: argparse.Namespace, results: Results) -> None:
                           for row in _steps("A decode step, greedy.", loaded, peer, arguments, context)]
     if "packed" in wanted and peer is not None:
         packed, packed_peer = quantised.quantise(loaded)
-        title = f"The same with weights of {quantised.BITS} bits."
+        title = f"A decode step with {quantised.BITS}-bit weights, greedy."
         saved["quantised"] = {"steps": _steps(title, packed, packed_peer, arguments, _contexts(arguments)[0], few=True),
-                              "agreement": _agreement("tokens, packed", packed, packed_peer, arguments)}
+                              "agreement": _agreement("tokens with packed weights", packed, packed_peer, arguments)}
         del packed, packed_peer
         gc.collect()
     if "workloads" in wanted:
@@ -84,12 +84,13 @@ class _Saved(UserDict[str, object]):
 
 
 def _describe_kernels(loaded: LoadedModel) -> str:
-    """Say whether the kernels are used. Choosing the runner's class tries them."""
+    """Say whether the kernels are used. ``runner_class`` checks them before it chooses a class."""
     why_not = why_not_here()
     if why_not:
         return f"not used: {why_not}"
     chosen = runner_class(ModelRunner, FastAttention, loaded.model, DEFAULT_BLOCK_SIZE)
-    return "not used: they do not agree" if chosen is ModelRunner else "they agree with the simple attention"
+    return ("not used: they do not agree with the simple attention" if chosen is ModelRunner
+            else "they agree with the simple attention")
 
 
 def _peer(loaded: LoadedModel, arguments: argparse.Namespace) -> nn.Module | None:

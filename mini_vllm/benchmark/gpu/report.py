@@ -33,15 +33,15 @@ def format_workload(pair: WorkloadPair) -> str:
 
 
 def format_agreement(found: Agreement) -> str:
-    lines = [f"{found.num_tokens} tokens, {len(found.differences)} of them not mlx-lm's first choice"]
+    lines = [f"{found.num_tokens} tokens; different from mlx-lm's first choice: {len(found.differences)}"]
     if found.differences:
-        lines.append(f"  a near-tie is at most {MAX_NOISES:g} times the noise of mlx-lm's own scores, "
-                     f"{found.noise:.2g}")
+        lines.append(f"  a near-tie is a difference of at most {MAX_NOISES:g} times the noise of mlx-lm's own scores, "
+                     f"which is {found.noise:.2g}")
     worst = sorted(found.differences, key=lambda each: -each.num_noises)
     lines += [f"  {each}" for each in worst[:MAX_SHOWN]]
     if len(worst) > MAX_SHOWN:
-        lines.append(f"  and {len(worst) - MAX_SHOWN} that are nearer")
-    return "\n".join([*lines, "" if found.is_good else "THEY DO NOT AGREE"]).rstrip()
+        lines.append(f"  and {len(worst) - MAX_SHOWN} smaller differences")
+    return "\n".join([*lines, "" if found.is_good else "THE TOKENS DO NOT AGREE"]).rstrip()
 
 
 def step_dict(row: StepTimes) -> dict[str, object]:

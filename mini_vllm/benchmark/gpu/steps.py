@@ -21,7 +21,8 @@ from mini_vllm.models.loader import LoadedModel
 from mini_vllm.request import SamplingParams
 
 CONTEXT, LONG_CONTEXT = 512, 4096
-#: Timed steps, after as many untimed ones; the same in a quick run; and the stretches they are timed in.
+#: The number of timed steps, which follow equally many untimed steps; this number in a quick run; and the number of
+#: stretches into which the timed steps are divided.
 NUM_STEPS, QUICK_STEPS, NUM_STRETCHES = 32, 4, 4
 
 
@@ -52,8 +53,8 @@ class StepTimes:
             if self.floor_ms is not None and found_ms is not None and found_ms < self.floor_ms:
                 raise ValueError(f"a step of {self.num_requests} requests at contexts of {self.context}, {name}: "
                                  f"{found_ms:.3g} ms, but reading weights, keys and values takes at least "
-                                 f"{self.floor_ms:.3g} ms at this bandwidth; what was measured is not such a step, or "
-                                 "the bandwidth is higher (--bandwidth)")
+                                 f"{self.floor_ms:.3g} ms at this bandwidth; either the measurement is wrong, or the "
+                                 "bandwidth is higher (--bandwidth)")
 
     @property
     def ratio(self) -> float | None:

@@ -65,15 +65,15 @@ def test_what_differs_is_measured_by_the_noise(gap, is_good):
     assert difference.num_noises == pytest.approx(gap / 0.01, rel=1e-2) and found.is_good is is_good
     assert peer.weight.dtype == mx.bfloat16, "it is as it was"
     told = report.format_agreement(found)
-    assert "4 tokens, 1 of them not mlx-lm's first choice" in told
-    assert "request 0, token 1: ours is 4, mlx-lm's 3" in told
-    assert ("THEY DO NOT AGREE" in told) is not is_good
+    assert "4 tokens; different from mlx-lm's first choice: 1" in told
+    assert "request 0, token 1: we chose 4, mlx-lm chose 3" in told
+    assert ("THE TOKENS DO NOT AGREE" in told) is not is_good
 
 
 def test_only_the_worst_differences_are_shown():
     found = Agreement(100, 0.1, tuple(Difference(0, i, 1, 2, i / 10, float(i)) for i in range(9)))
     told = report.format_agreement(found)
-    assert told.count("request 0") == report.MAX_SHOWN and "and 4 that are nearer" in told and "token 8" in told
+    assert told.count("request 0") == report.MAX_SHOWN and "and 4 smaller differences" in told and "token 8" in told
     assert found.is_good and MAX_NOISES > 8
 
 
@@ -126,7 +126,7 @@ def test_the_steps_of_both_are_timed(loaded, peer):
 def test_a_step_in_which_somebody_got_no_token_is_no_measurement():
     numbers = iter([2] * 8 + [2, 2, 1, *[2] * 20])
     stepper = steps.Stepper(2, lambda: next(numbers), lambda: None)
-    with pytest.raises(ValueError, match="2 requests were to decode .*, but in one only 1 got a token"):
+    with pytest.raises(ValueError, match="all 2 requests must decode .*, but in one step only 1 got a token"):
         steps.time_in_turns([stepper], 8)
 
 
@@ -155,7 +155,7 @@ def test_a_workload_has_a_seat_and_room_for_every_request():
 def test_on_a_cpu_it_says_what_to_do_instead(capsys, monkeypatch):
     monkeypatch.setattr(tuning, "has_gpu", lambda: False)
     assert main(["bench", "gpu"]) == 2
-    assert "this measures a GPU" in capsys.readouterr().err
+    assert "this benchmark needs a GPU" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", ["-3", "0", "nan"])

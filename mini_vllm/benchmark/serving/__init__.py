@@ -6,6 +6,6 @@
     goodput   the highest rate at which enough of them are good
     servers   ours and mlx-lm's, each in a process of its own, with the same weights in float32 and the same BLAS
     arms      both under the same traffic, in turns
-    overload  high priority among low-priority requests that hold every seat
+    overload  high priority among low-priority requests that fill the running batch
     report    what is printed and saved
 """

@@ -17,7 +17,8 @@ from mini_vllm.benchmark.serving.client import Received
 MAX_FIRST_TOKEN_S, MAX_TOKEN_S = 1.0, 0.150
 #: The fraction of the answers that must be good.
 GOOD_SHARE = 0.9
-#: A run counts as bad only if the host of a virtual machine took no more than this fraction of it.
+#: If the host of a virtual machine took more than this fraction of the CPU time during a run, a bad result of that run
+#: does not count.
 MAX_STOLEN = 0.1
 #: The server writes an event at once; the framing of a chunked body never splits one.
 EVENT = re.compile(rb"data: (\{[^\n]*\})\r?\n\r?\n")
@@ -89,7 +90,7 @@ class Load:
     """The results of the calls of one run."""
 
     rate: float
-    #: Of all calls that were due: a run that is lost ends early.
+    #: The number of planned calls. There may be fewer answers, because a lost run ends early.
     num_calls: int
     answers: Sequence[Answer]
     seconds: float

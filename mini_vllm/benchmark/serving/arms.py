@@ -26,8 +26,8 @@ from mini_vllm.benchmark.serving.traffic import Call, Traffic, Words
 RUN_S, MIN_CALLS = 20.0, 40
 #: After a run that was cancelled, a server is idle again when it answers one token within this time.
 IDLE_S, MAX_SETTLE_S = 0.5, 120.0
-#: A virtual machine's time is checked for this long, until the host leaves it alone. A search waits and repeats for
-#: this long in total, and then accepts the result.
+#: Before a run, we check for ``QUIET_S`` whether the host of this virtual machine takes its cores away, and repeat the
+#: check until it does not. After ``MAX_DISTURBED_S`` of such checks and of repeated runs, any result is accepted.
 QUIET_S, MAX_DISTURBED_S = 2.0, 900.0
 
 #: Called for every run of a search with arm and load.
@@ -61,7 +61,10 @@ class Arms:
     # ---- one run
 
     def run(self, server: Server, calls: Sequence[Call], rate: float, may_be_lost: bool = False) -> Load:
-        """Send ``calls`` to a server. If it ``may_be_lost``, the run is cancelled once it can no longer be good."""
+        """Send ``calls`` to a server.
+
+        With ``may_be_lost``, the run is cancelled as soon as too many of its answers are bad.
+        """
         lost, watch, before = _Lost(len(calls)) if may_be_lost else None, self._new_watch(), read_cpu()
         with watch.over(server.name):
             start_s, client_s, server_s = time.perf_counter(), time.process_time(), server.cpu_s() or 0.0
@@ -84,7 +87,7 @@ class Arms:
             if not answer.failure and time.perf_counter() - start_s < IDLE_S:
                 return
             time.sleep(IDLE_S)
-        raise ValueError(f"the server of {server.name} does not come to rest: {answer.failure or 'it is busy'}")
+        raise ValueError(f"the server of {server.name} does not become idle: {answer.failure or 'it is still busy'}")
 
     # ---- what is measured
 
@@ -111,7 +114,7 @@ class Arms:
                     seed = f"{rate:.3f} {search.num_runs_here}"
                     load = self._undisturbed(server, self._calls(traffic, rate, seed), rate, on_load)
                     search.note(load.is_good)
-                    if load.is_good:  # a good one is always higher than those before
+                    if load.is_good:  # the highest good rate so far: a search then tries only higher rates
                         found[server.name] = Goodput(rate, load.tokens_per_s)
         return found
 
@@ -129,7 +132,8 @@ class Arms:
     def _wait_for_quiet(self) -> None:
         """Wait until the host leaves this machine alone.
 
-        The check keeps a core busy: only a wanted core can be taken away.
+        The check keeps a core busy, because the system reports a core as taken away only while a program wants to use
+        it.
         """
         while self._patience_s > 0:
             before = read_cpu()

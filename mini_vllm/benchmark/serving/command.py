@@ -7,16 +7,18 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from mini_vllm.arguments import QUICK, Results, wants_peer
+from mini_vllm.arguments import QUICK, Results, draft_settings, wants_peer
 from mini_vllm.benchmark.machine import describe_machine
 from mini_vllm.benchmark.machine_noise import look_around, print_if_any
 from mini_vllm.benchmark.mlx_lm_peer import has_peer, without_peer
-from mini_vllm.benchmark.results import PEER
+from mini_vllm.benchmark.results import BATCHED, PEER
 from mini_vllm.benchmark.serving import overload, report
 from mini_vllm.benchmark.serving.answers import Load
 from mini_vllm.benchmark.serving.arms import Arms, num_different
 from mini_vllm.benchmark.serving.servers import Server, our_server, peer_server
 from mini_vllm.benchmark.serving.traffic import TRAFFICS, Traffic, single_token_words
+from mini_vllm.benchmark.speculation import check_draft
+from mini_vllm.engine_config import EngineConfig
 from mini_vllm.extras import check_installed
 from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.models.loader import LoadedModel, load
@@ -52,17 +54,18 @@ def _measure(arguments: argparse.Namespace, rates: list[float], parts: list[str]
             saved[name] = _measure_traffic(arms, TRAFFICS[name], rates, parts)
         if "priority" in parts:
             saved["priority"] = _measure_priority(arms, servers[0], arguments.quick)
-    return report.as_dict(loaded.name, saved)
+    return {**report.as_dict(loaded.name, saved), **draft_settings(arguments)}
 
 
 def _check(arguments: argparse.Namespace) -> tuple[list[float], list[str]]:
     rates = arguments.rate or DEFAULT_RATES
     for rate in rates:
         if not 0 < rate <= 10_000:
-            raise ValueError(f"--rate is {rate:g}, must be above 0 and at most 10000 requests a second")
+            raise ValueError(f"--rate is {rate:g}, must be above 0 and at most 10000 requests per second")
     if arguments.requests is not None and arguments.requests < 1:
         raise ValueError(f"--requests is {arguments.requests}, must be at least 1")
     wants_peer(arguments)
+    EngineConfig(**draft_settings(arguments))
     parts = arguments.part or (["rates", "priority"] if arguments.quick else ["rates", "goodput", "priority"])
     if arguments.quick and not arguments.rate:
         rates = [20.0]
@@ -75,8 +78,13 @@ def _num_calls(arguments: argparse.Namespace) -> int | None:
 
 
 def _start(arguments: argparse.Namespace, loaded: LoadedModel, running: ExitStack) -> list[Server]:
-    """Start our server, and mlx-lm's if it is wanted and installed."""
-    servers = [running.enter_context(our_server(str(arguments.model)))]
+    """Start our server, with drafts if they are wanted, and mlx-lm's if it is wanted and installed."""
+    draft = draft_settings(arguments)
+    options = [word for name, value in draft.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    if draft:
+        check_draft(loaded, draft)
+        print(fold(f"{BATCHED}: {' '.join(options)}"), flush=True)
+    servers = [running.enter_context(our_server(str(arguments.model), options))]
     if wants_peer(arguments) and not has_peer():
         print(without_peer(), file=sys.stderr)
     elif wants_peer(arguments):
@@ -101,7 +109,7 @@ def _measure_traffic(arms: Arms, traffic: Traffic, rates: list[float], parts: li
 def _measure_rate(arms: Arms, traffic: Traffic, rate: float) -> dict[str, object]:
     loads = arms.at_rate(traffic, rate)
     num_calls = next(iter(loads.values())).num_calls
-    print(f"\n{num_calls} requests at {rate:g} a second")
+    print(f"\n{num_calls} requests at {rate:g} per second")
     print(report.format_loads(loads), flush=True)
     if len(loads) > 1:
         print(f"{num_different(loads)} of {num_calls} answers differ.", flush=True)

@@ -24,7 +24,7 @@ class Goodput:
 class GoodputSearch:
     """Chooses the next rate to try, and takes its result.
 
-    Between two tries anything may happen, so two searches can take turns.
+    The caller may do other work between two tries, so two searches can take turns.
     """
 
     def __init__(self, first_rate: float) -> None:

@@ -82,17 +82,17 @@ HIGH = Traffic("high", "prompts of 32–128 tokens, outputs of 16",
 
 
 def measure_overload(arms: Arms, server: Server, sizes: Sizes) -> list[Overload]:
-    """Measure two kinds: mixed requests faster than they can be served, and long ones that hold every seat."""
+    """Measure two kinds: mixed requests faster than they can be served, and long ones that fill the running batch."""
     traffic = TRAFFICS[sizes.traffic]
     mixed = [replace(call, priority="low")
              for call in traffic.calls(arms.words("low"), sizes.num_low, sizes.low_rate)]
     words = arms.words("long")
-    holds_every_seat = sizes.num_long >= EngineConfig.max_num_seqs
+    fills_batch = sizes.num_long >= EngineConfig.max_num_seqs
     long = [Call(0.0, words.text(24), 24, sizes.long_tokens, "low") for _ in range(sizes.num_long)]
-    return [_measure(arms, server, f"{len(low)} low requests {what}", low, sizes, seed)
+    return [_measure(arms, server, f"{len(low)} low-priority requests {what}", low, sizes, seed)
             for seed, (low, what) in enumerate([
-                (mixed, f"at {sizes.low_rate:g} a second, {traffic.about}"),
-                (long, f"at once, outputs of {sizes.long_tokens}" + ": they hold every seat" * holds_every_seat)])]
+                (mixed, f"at {sizes.low_rate:g} per second, {traffic.about}"),
+                (long, f"at once, outputs of {sizes.long_tokens}" + ": they fill the running batch" * fills_batch)])]
 
 
 def _measure(arms: Arms, server: Server, about: str, low: list[Call], sizes: Sizes, seed: int) -> Overload:
@@ -116,7 +116,8 @@ def summarise(about: str, unloaded_s: Sequence[float], answers: Sequence[Answer]
     high = [answer for answer in answers if answer.priority == "high" and not answer.failure]
     low = [answer for answer in answers if answer.priority == "low"]
     if not high or not unloaded_s:
-        raise ValueError(f"{about}: no high request was answered: {[answer.failure for answer in answers][:3]}")
+        failures = [answer.failure for answer in answers][:3]
+        raise ValueError(f"{about}: no high-priority request was answered: {failures}")
     first_s, last_s = min(answer.due_s for answer in high), max(answer.text_times_s[-1] for answer in high)
     gaps = [later - earlier for answer in low for earlier, later in zip(answer.text_times_s, answer.text_times_s[1:])
             if first_s <= later <= last_s]

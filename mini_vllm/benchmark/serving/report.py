@@ -12,13 +12,13 @@ from mini_vllm.benchmark.serving.goodput import Goodput
 from mini_vllm.benchmark.serving.overload import Overload
 
 SHOWN = (50, 90, 99)
-GOODPUT = (f"Goodput: the highest rate at which {GOOD_SHARE:.0%} of the answers are good: the first token within "
-           f"{MAX_FIRST_TOKEN_S:g} s, and then a token every {MAX_TOKEN_S * 1000:.0f} ms, on average over the answer.")
+GOODPUT = (f"Goodput: the highest rate at which {GOOD_SHARE:.0%} of the answers are good. A good answer has its first "
+           f"token within {MAX_FIRST_TOKEN_S:g} s and, on average, another token every {MAX_TOKEN_S * 1000:.0f} ms.")
 
 
 def format_loads(loads: Mapping[str, Load]) -> str:
     """Format the servers at one rate, one line each: times, and throughput."""
-    lines = [f"{'':<10} {'first token, s':>15} {'a token, ms':>15} {'end to end, s':>15}",
+    lines = [f"{'':<10} {'first token, s':>15} {'per token, ms':>15} {'end to end, s':>15}",
              f"{'':<10} " + " ".join("".join(f"{f'p{p}':>5}" for p in SHOWN) for _ in range(3))]
     for name, load in loads.items():
         found = load.percentiles()
@@ -46,16 +46,16 @@ def _short(number: float) -> str:
 
 def format_try(name: str, load: Load) -> str:
     """Format one run of a search."""
-    told = "" if load.is_good else ", too few"
+    told = "" if load.is_good else ", which is too few"
     if load.says_nothing:
-        told = f"; the host took {load.stolen_share:.0%}"
-    return f"  {name:<10} {load.rate:>6.2f} a second: {load.good_share:>4.0%} good{told}"
+        told = f"; not counted: the host took {load.stolen_share:.0%} of the CPU time"
+    return f"  {name:<10} {load.rate:>6.2f} per second: {load.good_share:>4.0%} good{told}"
 
 
 def format_goodputs(goodputs: Mapping[str, Goodput], noise: Noise) -> str:
     """Format the goodput of each server, and the ratios of ours to the others; with a mark if they cannot be
     trusted."""
-    lines = [f"{name:<10} {goodput.requests_per_s:>6.2f} requests a second, {goodput.tokens_per_s:.0f} tokens/s"
+    lines = [f"{name:<10} {goodput.requests_per_s:>6.2f} requests per second, {goodput.tokens_per_s:.0f} tokens/s"
              for name, goodput in goodputs.items()]
     mark = f" {MARK}" if noise.is_loud else ""
     lines += [f"{BATCHED} against {name}: {ratio:.2f}x{mark}" for name, ratio in ratios(goodputs).items()]
@@ -70,13 +70,13 @@ def ratios(goodputs: Mapping[str, Goodput]) -> dict[str, float]:
 
 
 def format_overload(overload: Overload) -> str:
-    """Say whether high priority is served as if there were no low one."""
-    told = {True: "it holds", False: "IT DOES NOT HOLD", None: "too few to tell"}[overload.holds]
+    """Say whether high-priority requests are served as if there were no low-priority requests."""
+    told = {True: "met", False: "NOT MET", None: "too few requests to tell"}[overload.holds]
     lines = [overload.about,
              f"high, unloaded: first token p90 {_ms(overload.unloaded_s[90])}",
              f"loaded step:    {_ms(overload.step_s)}, the median between tokens",
              f"high, loaded:   first token p90 {_ms(overload.loaded_s[90])}",
-             f"its bound:      {_ms(overload.bound_s)}, unloaded and two steps: {told}",
+             f"target:         {_ms(overload.bound_s)}, unloaded time plus two steps: {told}",
              f"low:            {overload.num_low_finished} of {overload.num_low} finished"]
     return "\n".join(lines + [f"failures: {', '.join(overload.failures)}"] * bool(overload.failures))
 

@@ -117,7 +117,7 @@ def _wait_until_up(process: subprocess.Popen[bytes], url: str, name: str) -> Non
     end_s = time.monotonic() + START_S
     while time.monotonic() < end_s:
         if process.poll() is not None:
-            raise _NotUp(f"the server of {name} ended at once, with status {process.returncode}")
+            raise _NotUp(f"the server of {name} exited at once with status {process.returncode}")
         try:
             with urllib.request.urlopen(url, timeout=5):
                 return

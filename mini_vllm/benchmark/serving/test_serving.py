@@ -192,7 +192,7 @@ def test_a_bad_run_counts_only_if_the_host_left_the_machine_alone(monkeypatch):
     monkeypatch.setattr(arms, "_wait_for_quiet", lambda: None)
     found = arms.goodputs(TRAFFICS["short"], 4.0, lambda name, load: told.append(report.format_try(name, load)))
     assert 5.0 / STEP < found["mini_vllm"].requests_per_s <= 5.0
-    assert [line.endswith("the host took 50%") for line in told[:4]] == [True, True, True, False]
+    assert [line.endswith("the host took 50% of the CPU time") for line in told[:4]] == [True, True, True, False]
     assert seeds[0] == seeds[1] == seeds[2] == seeds[3]
     arms._patience_s = 0.0
     stolen = iter([0.5, 0.5])
@@ -209,13 +209,14 @@ def test_the_promise_is_checked_on_p90_and_the_step_is_the_median_gap_of_low_one
     found = overload.summarise("made up", [0.05] * 10, [*high, *low])
     assert found.step_s == pytest.approx(0.04) and found.bound_s == pytest.approx(0.13) and found.holds
     assert (found.num_low, found.num_low_finished, found.failures) == (2, 1, ("cut off",))
-    assert "two steps: it holds" in report.format_overload(found) and "1 of 2 finished" in report.format_overload(found)
+    assert "two steps: met" in report.format_overload(found) and "1 of 2 finished" in report.format_overload(found)
     slow = [answer(first_s=0.2, priority="high", due_s=5.0, num_tokens=2)] * 2
     too_slow = overload.summarise("made up", [0.05] * 10, [*high, *slow, *low])
-    assert "IT DOES NOT HOLD" in report.format_overload(too_slow)
+    assert "NOT MET" in report.format_overload(too_slow)
     few = overload.summarise("made up", [0.05] * 10, high[:3])
-    assert few.step_s is few.holds is None and "unknown, unloaded and two steps: too few" in report.format_overload(few)
-    with pytest.raises(ValueError, match="no high request was answered"):
+    assert few.step_s is few.holds is None
+    assert "unknown, unloaded time plus two steps: too few" in report.format_overload(few)
+    with pytest.raises(ValueError, match="no high-priority request was answered"):
         overload.summarise("made up", [0.05], low)
 
 
@@ -295,10 +296,25 @@ def test_a_quick_run_serves_measures_and_saves(tmp_path, capsys):
     file = tmp_path / "serve.json"
     assert main(["bench", "serve", "--quick", "--output", str(file)]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("quick: ") and "6 requests at 20 a second" in printed
+    assert printed.startswith("quick: ") and "6 requests at 20 per second" in printed
     assert printed.count("low:            6 of 6 finished") == 2 and "failures" not in printed
     saved = json.loads(file.read_text())
     assert saved["short"]["rates"][0]["mini_vllm"]["failures"] == {} and len(saved["priority"]) == 2
+
+
+@pytest.mark.parametrize("words, options", [
+    ([], []), (["--draft", "ngram"], ["--draft", "ngram", "--num-speculative-tokens", "7"])], ids=["plain", "drafts"])
+def test_drafts_are_an_option_of_our_server_only(words, options, capsys, monkeypatch):
+    def our_server(model, given):
+        raise ValueError(f"our server: {given}")
+
+    monkeypatch.setattr("mini_vllm.benchmark.serving.command.our_server", our_server)
+    assert main(["bench", "serve", "--quick", *words]) == 2
+    captured = capsys.readouterr()
+    assert f"our server: {options}" in captured.err
+    assert (f"mini_vllm: {' '.join(options)}" in captured.out) is bool(options)
+    from mini_vllm.benchmark.serving.servers import PEER_OPTIONS
+    assert not any("draft" in option for option in PEER_OPTIONS)
 
 
 def test_mlx_lm_gets_the_weights_as_ours_are_and_no_end_of_text(tmp_path):

@@ -97,8 +97,9 @@ def _short(words: Words) -> tuple[str, int, int]:
 
 TRAFFICS = {traffic.name: traffic for traffic in (
     Traffic("mixed", "prompts of 32–512 tokens, outputs of 16–128", _mixed),
-    Traffic("shared", "prompts that share 1024 tokens and have 16–96 of their own, outputs of 16–64",
+    Traffic("shared", "prompts with 1024 shared tokens and 16–96 different ones, outputs of 16–64",
             partial(_shared, num_shared=1024)),
-    Traffic("shared-512", "the same with 512 tokens shared", partial(_shared, num_shared=512)),
-    Traffic("short", "prompts of 8–24 tokens, outputs of 4–8: for a quick look", _short),
+    Traffic("shared-512", "prompts with 512 shared tokens and 16–96 different ones, outputs of 16–64",
+            partial(_shared, num_shared=512)),
+    Traffic("short", "prompts of 8–24 tokens, outputs of 4–8: only a smoke test", _short),
 )}

@@ -1,4 +1,4 @@
-"""The sum of a layer's input and its output, and the norm of the sum: two operations per half layer in one."""
+"""Adds the input and the output of half a layer (attention or MLP), and computes the norm of the sum, in one kernel."""
 
 from __future__ import annotations
 

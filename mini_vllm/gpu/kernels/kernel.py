@@ -22,7 +22,7 @@ import numpy as np
 
 from mini_vllm.backend import mlx_build, mx
 
-#: Threads that run in lockstep; the same number on both.
+#: The number of threads that run in lockstep: it is the same for CUDA and Metal.
 WARP = 32
 
 

@@ -28,7 +28,8 @@ CHUNK_TILES = replace(CHUNK, name="chunk_tiles", headers=("tensor_cores", "token
 #: Query heads that a thread block takes at once, and its warps: their data is in registers. With tensor cores the heads
 #: are the columns of a tile.
 MAX_HEADS, MAX_TILE_HEADS, DECODE_WARPS = 4, 8, 8
-#: With tensor cores a warp needs many registers: of many thread blocks more run at once if each has fewer warps.
+#: With tensor cores a warp needs many registers. A step with more than ``FEW_BLOCKS`` thread blocks gives each of them
+#: fewer warps, so that more thread blocks run at once.
 FEW_BLOCKS, TILE_WARPS_OF_FEW, TILE_WARPS_OF_MANY = 128, 8, 3
 #: When tensor cores are used: these number types, these head sizes, and blocks of a multiple of this many tokens.
 TILE_DTYPES, TILE_HEAD_DIMS, TILE_TOKENS = (mx.float16, mx.bfloat16), (64, 128), 16
@@ -256,8 +257,8 @@ class KernelAttention:
                 or known[2] is not query_starts):
             num_queries = np.diff(query_starts).tolist()
             if num_queries != sorted(num_queries, key=lambda num: num > 1):
-                raise ValueError(f"requests that compute one token come first in a step, but the numbers of tokens are "
-                                 f"{num_queries}")
+                raise ValueError("requests that compute one token must come first in a step, but the numbers of tokens "
+                                 f"are {num_queries}")
             self._plan = StepAttention.of(block_tables, context_lens, num_queries, shape)
             self._step = block_tables, context_lens, query_starts
         return self._plan.attend(queries, pool, shape, window)

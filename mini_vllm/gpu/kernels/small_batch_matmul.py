@@ -19,7 +19,7 @@ from mini_vllm.gpu.kernels.kernel import CUDA, Kernel, dialect_here
 
 SKINNY = Kernel("skinny", ("x", "weight"), ("out",), headers=("tensor_cores",))
 ROWS_PER_TILE, COLUMNS, DEPTH_STEP = 16, 8, 32
-#: With more rows cuBLAS is better. So it is for very many columns: the rows are read again for each eight of them.
+#: With more rows or columns than this, cuBLAS is faster. Our kernel reads all rows again for every 8 or 16 columns.
 MAX_ROWS, MAX_COLUMNS = 64, 16_384
 
 

@@ -9,8 +9,9 @@ once:
                           │ upload
     GPU   positions │ slots │ context_lens │ tables      slices of one array
 
-MLX hands freed memory to the next allocation of the same size. Memory that the CPU has used once stays in memory that
-both can access, so the copy asks for more than the CPU ever does at a time.
+MLX reuses freed memory for the next allocation of the same size. Memory that the CPU has used once stays accessible to
+both CPU and GPU, so the copy must not be placed there. Therefore the copy always allocates more than the CPU ever
+allocates at once: at least ``MIN_ROOM`` numbers.
 """
 
 from __future__ import annotations

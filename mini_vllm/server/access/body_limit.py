@@ -43,7 +43,8 @@ class BodyBound:
         self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] not in WITH_BODY:  # no other has a body: request_checks.py
+        # Requests with other methods have no body: ``request_checks.py`` has rejected those with one.
+        if scope["type"] != "http" or scope["method"] not in WITH_BODY:
             return await self.app(scope, receive, send)
         upload = _Upload(self.max_body_bytes, self.budget)
         later: _Later | None = None
@@ -104,7 +105,7 @@ class _Upload:
             raise self._too_large(num_bytes)
         if not is_kept:
             raise retry_later(503, f"the bodies of all requests in flight have more than {self._budget.most} bytes; "
-                              "ask again later", "too_many_bytes", RETRY_AFTER_S)
+                              "try again later", "too_many_bytes", RETRY_AFTER_S)
         body, self._parts = b"".join(self._parts), []
         return body
 
@@ -119,7 +120,7 @@ class _Upload:
         return is_held
 
     def _too_large(self, num_bytes: int) -> ApiError:
-        return ApiError(413, f"the body has {num_bytes} bytes or more, the bound is {self._max_bytes}",
+        return ApiError(413, f"the body has {num_bytes} bytes or more, the limit is {self._max_bytes}",
                         code="body_too_large", headers={"Connection": "close"})
 
 
@@ -155,7 +156,7 @@ def without_texts(body: bytes) -> bytes:
 
 
 def _too_intricate(num: int, what: str, most: int) -> ApiError:
-    return ApiError(400, f"the body has {num} {what}, the bound is {most}", code="body_too_intricate")
+    return ApiError(400, f"the body has {num} {what}, the limit is {most}", code="body_too_intricate")
 
 
 class _Later:

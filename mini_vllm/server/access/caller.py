@@ -61,10 +61,11 @@ class Caller:
 class AccessGate:
     """ASGI middleware that identifies the caller, and rejects callers without permission or above their rate."""
 
-    def __init__(self, app: ASGIApp, keys: KeyRing | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing | None, clock: Callable[[], float] = time.monotonic, *,
+                 counts_rates: bool = True) -> None:
         self.app, self.keys = app, keys
         self._buckets = {key.name: TokenBucket(key.requests_per_minute, clock) for key in keys or ()
-                         if key.requests_per_minute is not None}
+                         if key.requests_per_minute is not None and counts_rates}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -110,8 +111,8 @@ def _bearer_token(scope: Scope) -> str | None:
 
 
 def refused_key(is_missing: bool) -> ApiError:
-    message = ("this server asks for a key: send the header Authorization: Bearer YOUR_KEY" if is_missing else
-               "this key is not known here")
+    message = ("this server needs a key: send the header Authorization: Bearer YOUR_KEY" if is_missing else
+               "this server does not know this key")
     return ApiError(401, message, code="missing_api_key" if is_missing else "invalid_api_key", headers=CHALLENGE)
 
 
@@ -130,6 +131,7 @@ def require_admin(request: Request) -> None:
     """
     caller = caller_of(request)
     if not caller.is_admin:
-        message = ("without keys this is only for who is on the server's own machine" if caller.name is None else
-                   f"the key {caller.name!r} is not an admin's: this shows other people's prompts")
+        message = ("without keys, the server allows this only from its own machine" if caller.name is None else
+                   f"this shows other people's prompts, so it needs an admin's key; the key {caller.name!r} is not "
+                   "an admin's")
         raise ApiError(403, message, code="admin_only")

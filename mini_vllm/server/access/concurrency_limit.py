@@ -56,13 +56,14 @@ class Seats:
         if num_before + num_sequences > self.bound:
             self._refused_s[holder] = self._clock()
             raise retry_later(429, f"the queue is full: {num_before} texts of priority {priority.name.lower()} or "
-                              f"better are running or waiting, the bound is {self.bound}; ask again later",
+                              f"better are running or waiting, the limit is {self.bound}; try again later",
                               "queue_full", RETRY_AFTER_S)
         share = max(1, int(self.key_share * self.bound))
         if key is not None and self._num_held[holder] + num_sequences > share and self._others_wait(priority, key):
             self._refused_s[holder] = self._clock()
             raise retry_later(429, f"the key {key!r} has {self._num_held[holder]} texts running or waiting; while "
-                              f"others wait it may have {share}; ask again later", "key_share_exceeded", RETRY_AFTER_S)
+                              f"other keys wait, the limit is {share}; try again later", "key_share_exceeded",
+                              RETRY_AFTER_S)
         if self._was_refused(holder):
             self._refused_s[holder] = self._clock()
         self._num_taken[priority] += num_sequences

@@ -161,8 +161,8 @@ class BoundedConnection(H11Protocol):
         waiting = [each for each in self.connections if isinstance(each, BoundedConnection) and each is not self and (
             each.num_unread or not each.has_whole_request and not each.transport.is_closing())]
         min(waiting, key=lambda each: each.waits_since_s, default=self).transport.abort()
-        log.warning("more than %d connections are open: the one that was waited for longest is closed for each new one",
-                    max_connections())
+        log.warning("more than %d connections are open: each new connection closes the one that has kept the "
+                    "server waiting longest", max_connections())
 
 
 class OnceInAWhile(logging.Filter):

@@ -85,7 +85,7 @@ def read_keys(path: Path) -> KeyRing:
         raise ValueError(f"{path} is not TOML {place[0] if place else ''}".rstrip()) from None
     keys = tables.get("keys")
     if not isinstance(keys, dict) or not keys or len(tables) != 1:
-        raise ValueError(f"{path} must hold tables [keys.NAME], at least one, and nothing else")
+        raise ValueError(f"{path} must contain at least one table [keys.NAME], and nothing else")
     read = [_read_key(f"{path}: keys.{name}", name, table) for name, table in keys.items()]
     _check_different(path, read)
     return KeyRing(read)
@@ -95,7 +95,7 @@ def _read_key(where: str, name: str, table: object) -> ApiKey:
     if not isinstance(table, dict):
         raise ValueError(f"{where} must be a table with a key or a sha256")
     for unknown in table.keys() - set(FIELDS):
-        raise ValueError(f"{where} has the field {unknown!r}, known are {', '.join(FIELDS)}")
+        raise ValueError(f"{where} has the unknown field {unknown!r}; known fields: {', '.join(FIELDS)}")
     tier, admin, rate = table.get("tier", "normal"), table.get("admin", False), table.get("requests_per_minute")
     if not isinstance(tier, str) or tier not in TIERS:
         raise ValueError(f"{where}: tier is {tier!r}, must be {', '.join(TIERS)}")

@@ -5,7 +5,8 @@
     Origin    must be this server, if present: a foreign page may not send requests from a visitor's browser
     site      must be this one, if the browser names the site that a request comes from; links to the page are allowed
     type      a body must be application/json, which a form on a foreign page cannot send
-    body      only for methods that have one, and with one length: nothing reads any other body
+    body      is allowed only in POST, PUT and PATCH requests, and its length must be given only once (Content-Length or
+              Transfer-Encoding, not both): the server does not read any other body
 """
 
 from __future__ import annotations
@@ -54,22 +55,22 @@ class Guard:
         found = HOST.fullmatch(host.lower())
         name = "" if found is None else found[1] or found[2]
         if name not in self.hosts and not _is_address(name):
-            raise ApiError(403, f"Host is {host[:100]!r}, which is not a name of this server; who runs it can add one "
-                           "with --allow-host", code="host_not_allowed")
+            raise ApiError(403, f"Host is {host[:100]!r}, which is not a name of this server; its operator can add "
+                           "names with --allow-host", code="host_not_allowed")
 
 
 def _check_origin(origin: str | None, host: str) -> None:
     if origin is None:
         return
     if origin.partition("://")[2] != host or urlsplit(origin).scheme not in ("http", "https"):
-        raise ApiError(403, f"Origin is {origin[:100]!r}, which is not this server: pages of others may not send "
+        raise ApiError(403, f"Origin is {origin[:100]!r}, which is not this server: pages of other sites may not send "
                        "requests here", code="origin_not_allowed")
 
 
 def _check_site(site: str | None) -> None:
     """Raise ApiError for requests from other sites: a foreign page requests images and scripts without an Origin."""
     if site not in (None, "same-origin", "none"):
-        raise ApiError(403, f"Sec-Fetch-Site is {site[:100]!r}: pages of others may not send requests here",
+        raise ApiError(403, f"Sec-Fetch-Site is {site[:100]!r}: pages of other sites may not send requests here",
                        code="origin_not_allowed")
 
 
@@ -81,7 +82,7 @@ def _check_type(content_type: str) -> None:
 def _check_body(method: str, length: str | None, encoding: str | None) -> None:
     """Raise ApiError for a body that is not allowed. It is not read; the connection is closed."""
     if length is not None and encoding is not None:
-        raise ApiError(400, "Content-Length and Transfer-Encoding are both there; send one of them",
+        raise ApiError(400, "Content-Length and Transfer-Encoding are both present; send only one of them",
                        code="two_lengths", headers={"Connection": "close"})
     if method not in WITH_BODY and (encoding is not None or length not in (None, "0")):
         raise ApiError(400, f"{method[:20]} takes no body here", code="body_not_allowed",

@@ -55,22 +55,29 @@ class Answers(ABC):
             for each in output.outputs:
                 yield f'{separator}{{"index":{self.n * index + each.index},'
                 yield from self._choice(each)
-                yield f',"finish_reason":{_reason(each)}}}'
+                yield "}"
                 separator = ","
         yield f'],"usage":{json.dumps(self._usage(output.usage for output in outputs), separators=(",", ":"))}}}'
 
     @abstractmethod
     def _choice(self, output: CompletionOutput) -> Iterator[str]:
-        """Yield the fields of this kind of answer for one text, as the inside of a JSON object."""
+        """Yield the fields of one text in this kind of answer, as the inside of a JSON object."""
 
     def _usage(self, usages: Iterable[Usage]) -> dict[str, object]:
         sums: Counter[str] = Counter()
         for usage in usages:
             sums.update(prompt=usage.prompt_tokens, output=usage.completion_tokens,
-                        cached=usage.prompt_tokens_details.cached_tokens)
+                        cached=usage.prompt_tokens_details.cached_tokens,
+                        accepted=usage.completion_tokens_details.accepted_prediction_tokens,
+                        rejected=usage.completion_tokens_details.rejected_prediction_tokens)
         told: dict[str, object] = {"prompt_tokens": sums["prompt"], "completion_tokens": sums["output"],
                                    "total_tokens": sums["prompt"] + sums["output"]}
-        return {**told, "prompt_tokens_details": {"cached_tokens": sums["cached"]}} if self.has_cache else told
+        if self.has_cache:
+            told["prompt_tokens_details"] = {"cached_tokens": sums["cached"]}
+        if sums["accepted"] or sums["rejected"]:
+            told["completion_tokens_details"] = {"accepted_prediction_tokens": sums["accepted"],
+                                                 "rejected_prediction_tokens": sums["rejected"]}
+        return told
 
     # ---- events
 
@@ -89,14 +96,17 @@ class Answers(ABC):
                 continue  # its siblings may continue for long
             if has_ended:
                 self._ended.add(index)
-            *parts, last = _parts(each)
-            for part in parts:
-                yield f'{self._head}{index},{self._delta(index, part)},"finish_reason":null{self._tail}'
-            yield f'{self._head}{index},{self._delta(index, last)},"finish_reason":{_reason(each)}{self._tail}'
+            parts = _parts(each)
+            for number, part in enumerate(parts, 1):
+                for fields in self._deltas(index, part, has_ended and number == len(parts)):
+                    yield f"{self._head}{index},{fields}{self._tail}"
 
     @abstractmethod
-    def _delta(self, index: int, output: CompletionOutput) -> str:
-        """Return the fields of this kind of event for one text, as the inside of a JSON object."""
+    def _deltas(self, index: int, output: CompletionOutput, is_last: bool) -> Iterator[str]:
+        """Yield for each event about a part of a text its fields, as the inside of a JSON object.
+
+        If the part ``is_last``, the last event has the finish reason.
+        """
 
     def closing(self, usages: Iterable[Usage]) -> bytes:
         """Return what is sent after the last event."""
@@ -111,10 +121,16 @@ def event(content: Mapping[str, Any]) -> bytes:
     return f"data: {json.dumps(content, separators=(',', ':'))}\n\n".encode()
 
 
-def _reason(output: CompletionOutput) -> str:
-    """Return the finish reason as JSON."""
+def reason_of(output: CompletionOutput) -> str | None:
+    """Return OpenAI's name of the finish reason."""
     reason = output.finish_reason
-    return "null" if reason is None else f'"{FINISH_REASONS.get(reason, reason)}"'
+    return None if reason is None else FINISH_REASONS.get(reason, reason)
+
+
+def _reason(output: CompletionOutput, is_last: bool = True) -> str:
+    """Return the finish reason as JSON."""
+    reason = reason_of(output) if is_last else None
+    return "null" if reason is None else f'"{reason}"'
 
 
 def _parts(output: CompletionOutput) -> list[CompletionOutput]:
@@ -136,13 +152,14 @@ class TextAnswers(Answers):
     def _choice(self, output: CompletionOutput) -> Iterator[str]:
         yield f'"text":{quoted(output.text)},"logprobs":'
         yield from text_logprobs(output.logprobs, 0) if output.logprobs is not None else ("null",)
+        yield f',"finish_reason":{_reason(output)}'
 
-    def _delta(self, index: int, output: CompletionOutput) -> str:
-        if not output.logprobs:
-            return f'"text":{quoted(output.text)},"logprobs":null'
-        logprobs = "".join(text_logprobs(output.logprobs, self._offsets[index]))
-        self._offsets[index] += sum(len(entry.text or "") for entry in output.logprobs)
-        return f'"text":{quoted(output.text)},"logprobs":{logprobs}'
+    def _deltas(self, index: int, output: CompletionOutput, is_last: bool) -> Iterator[str]:
+        logprobs = "null"
+        if output.logprobs:
+            logprobs = "".join(text_logprobs(output.logprobs, self._offsets[index]))
+            self._offsets[index] += sum(len(entry.text or "") for entry in output.logprobs)
+        yield f'"text":{quoted(output.text)},"logprobs":{logprobs},"finish_reason":{_reason(output, is_last)}'
 
 
 class ChatAnswers(Answers):
@@ -153,11 +170,13 @@ class ChatAnswers(Answers):
     def _choice(self, output: CompletionOutput) -> Iterator[str]:
         yield f'"message":{{"role":"assistant","content":{quoted(output.text)},"refusal":null}},"logprobs":'
         yield from chat_logprobs(output.logprobs) if output.logprobs is not None else ("null",)
+        yield f',"finish_reason":{_reason(output)}'
 
     def opening(self, num_prompts: int) -> Iterator[str]:
         role = '"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null'
         return (f"{self._head}{index},{role}{self._tail}" for index in range(num_prompts * self.n))
 
-    def _delta(self, index: int, output: CompletionOutput) -> str:
+    def _deltas(self, index: int, output: CompletionOutput, is_last: bool) -> Iterator[str]:
         logprobs = "".join(chat_logprobs(output.logprobs)) if output.logprobs else "null"
-        return f'"delta":{{"content":{quoted(output.text)}}},"logprobs":{logprobs}'
+        yield (f'"delta":{{"content":{quoted(output.text)}}},"logprobs":{logprobs},'
+               f'"finish_reason":{_reason(output, is_last)}')

@@ -80,7 +80,7 @@ def _check_content(value: object) -> object:
     if isinstance(value, str) or isinstance(value, list) and value and all(map(_is_text_part, value)):
         return value
     raise PydanticCustomError("content", 'must be a text, or a list of parts like {"type": "text", "text": "…"}; '
-                              "images and sounds are not understood")
+                              "images and sounds are not supported")
 
 
 def _is_text_part(part: object) -> bool:

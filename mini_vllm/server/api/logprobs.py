@@ -27,10 +27,10 @@ def check_num_logprobs(params: SamplingParams, num_texts: int, max_model_len: in
     num_tokens = max_model_len if params.max_tokens is None else min(params.max_tokens, max_model_len)
     num_logprobs = num_texts * num_tokens * (params.logprobs + 1)
     if num_logprobs > MAX_LOGPROBS:
-        raise ApiError(400, f"logprobs is {params.logprobs} for {num_texts} texts (prompts times n) of up to "
-                       f"{num_tokens} tokens: {num_logprobs} log-probabilities with the tokens' own, must be at most "
-                       f"{MAX_LOGPROBS}; give fewer texts, max_tokens or logprobs", param="logprobs",
-                       code="too_many_logprobs")
+        raise ApiError(400, f"logprobs is {params.logprobs}, so the answer could contain {num_logprobs} "
+                       f"log-probabilities, must be at most {MAX_LOGPROBS}: there are {num_texts} texts (prompts times "
+                       f"n) of up to {num_tokens} tokens, with {params.logprobs + 1} log-probabilities per token; "
+                       "reduce the texts, max_tokens or logprobs", param="logprobs", code="too_many_logprobs")
 
 
 def text_logprobs(entries: Sequence[TokenLogprob], first_offset: int) -> Iterator[str]:

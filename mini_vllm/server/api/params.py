@@ -6,11 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from mini_vllm.extras import check_installed
 from mini_vllm.request import Priority, SamplingParams
+from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT
 from mini_vllm.server.access.caller import Caller
 from mini_vllm.server.access.keys import TIERS
 from mini_vllm.server.api.protocol import FIELDS, ChatRequest, CompletionRequest, GenerationRequest
+from mini_vllm.server.api.tools.grammar import tool_error
 from mini_vllm.server.errors import ApiError
+from mini_vllm.structured.params import StructuredOutputsParams
 
 #: Fields with the same name and meaning in both.
 SAME = ("n", "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "stop", "top_k", "min_p",
@@ -29,6 +33,8 @@ def sampling_params(body: GenerationRequest, of_model: Mapping[str, Any]) -> Sam
         said["logit_bias"] = {int(token_id): bias for token_id, bias in body.logit_bias.items()}
     if body.seed is not None:
         said["seed"] = body.seed % 2**64  # a negative seed is allowed
+    if (structure := structure_of(body)) is not None:
+        said["structured_outputs"] = structure
     return SamplingParams(**{**of_model, **said, **_of_its_kind(body)})
 
 
@@ -38,13 +44,39 @@ def _of_its_kind(body: GenerationRequest) -> dict[str, Any]:
         return {} if body.logprobs is None else {"logprobs": body.logprobs}
     assert isinstance(body, ChatRequest)
     if body.top_logprobs is not None and not body.logprobs:
-        raise ApiError(400, f"top_logprobs is {body.top_logprobs}, which goes only with \"logprobs\": true",
+        raise ApiError(400, f"top_logprobs is {body.top_logprobs}, which needs \"logprobs\": true",
                        param="top_logprobs", code="invalid_value")
     if body.max_tokens is not None and body.max_completion_tokens is not None:
-        raise ApiError(400, "max_tokens and max_completion_tokens are the same; give one of them", param="max_tokens",
-                       code="invalid_value")
+        raise ApiError(400, "max_tokens and max_completion_tokens mean the same; send only one of them",
+                       param="max_tokens", code="invalid_value")
     max_tokens = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     return {"max_tokens": max_tokens, "logprobs": (body.top_logprobs or 0) if body.logprobs else None}
+
+
+def structure_of(body: GenerationRequest) -> StructuredOutputsParams | None:
+    """Return what the output must match. Raise ValueError if that is not allowed, and ApiError if it is said twice."""
+    asked, form = body.structured_outputs, body.response_format if isinstance(body, ChatRequest) else None
+    if asked is not None and form is not None and form.type != "text":
+        raise ApiError(400, "response_format and structured_outputs both say what the output must match; send only one "
+                       "of them", param="response_format", code="invalid_value")
+    if asked is not None:
+        return StructuredOutputsParams(asked.choice, asked.regex, asked.json_, asked.json_object, asked.grammar)
+    if form is None or form.type == "text":
+        return None
+    if form.json_schema is None:
+        return StructuredOutputsParams(json_object=True)
+    return StructuredOutputsParams(json=form.json_schema.schema_)
+
+
+def check_structure(params: SamplingParams, field: str) -> None:
+    """Raise ApiError if the server lacks the package that this structure needs; ``field`` asked for it."""
+    structure = params.structured_outputs
+    if structure is not None and structure.kind not in ("choice", "regex"):
+        try:
+            check_installed("structured", field)
+        except ValueError:  # its message is for the server's owner: it has a command, and a folder
+            raise ApiError(400, f"{field} asks for output that must match a schema or a grammar; this server lacks the "
+                           "package for that (llguidance)", param=field, code="not_installed") from None
 
 
 def priority_of(body: GenerationRequest, caller: Caller) -> Priority:
@@ -61,16 +93,21 @@ def priority_of(body: GenerationRequest, caller: Caller) -> Priority:
 
 def check_stream_options(body: GenerationRequest) -> None:
     if body.stream_options is not None and not body.stream:
-        raise ApiError(400, "stream_options goes only with \"stream\": true", param="stream_options",
+        raise ApiError(400, "stream_options needs \"stream\": true", param="stream_options",
                        code="invalid_value")
 
 
-def refused(error: ValueError, prompt_field: str) -> ApiError:
+def refused(error: ValueError, prompt_field: str, structure_field: str = "structured_outputs") -> ApiError:
     """Convert the engine's error about a request that it cannot serve.
 
-    The message starts with the name of a field; otherwise it is about the prompt.
+    The message starts with the name of a field; otherwise it is about the prompt. ``structure_field`` is the field in
+    which the client has said what the output must match.
     """
     message = str(error)
+    if structure_field == "tools":
+        message = tool_error(message)
+    elif structure_field != "structured_outputs" and not message.startswith(NO_TOKEN_LEFT):
+        message = re.sub(r"structured_outputs(\.\w+)?", structure_field, message)
     word = re.match(r"\w+", message)
     param = word[0] if word and word[0] in FIELDS else prompt_field
     is_long = "the context is" in message or "blocks" in message

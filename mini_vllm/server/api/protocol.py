@@ -1,15 +1,15 @@
 """The fields of a request. The schema at /openapi.json is made from these classes.
 
 Types are strict: ``"max_tokens": "5"`` is rejected. So is an unknown field, as on OpenAI's own server: otherwise a
-misspelt field would silently do nothing. OpenAI's fields that this server does not support are known, and may have the
-value that requests nothing.
+misspelt field would silently do nothing. A field of OpenAI's that this server does not support may be present if it is
+null, or if its value does not request the unsupported feature (see ``UNSERVED``).
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from mini_vllm.server.api.field_checks import (
@@ -25,13 +25,14 @@ from mini_vllm.server.api.field_checks import (
     Prompt,
     Stop,
     StopTokenIds,
+    Text,
 )
+from mini_vllm.server.api.tools.fields import ResponseFormat, StructuredOutputs, ToolCalls, ToolChoice, Tools
 
 #: Unsupported fields → their allowed values besides null.
 UNSERVED: dict[str, list[Any]] = {
-    "echo": [False], "suffix": [], "best_of": [1], "tools": [[]], "tool_choice": ["none", "auto"], "functions": [[]],
-    "function_call": ["none", "auto"], "response_format": [{"type": "text"}], "modalities": [["text"]], "audio": [],
-    "prediction": [], "web_search_options": [],
+    "echo": [False], "suffix": [], "best_of": [1], "functions": [[]], "function_call": ["none", "auto"],
+    "modalities": [["text"]], "audio": [], "prediction": [], "web_search_options": [],
     # Routers for vLLM and SGLang add these.
     "no_stop_trim": [False], "return_hidden_states": [False], "continue_final_message": [False],
     "separate_reasoning": [False, True], "stream_reasoning": [False, True], "include_reasoning": [False, True],
@@ -74,6 +75,7 @@ class GenerationRequest(BoundedModel):
     bad_words: BadWords | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
     #: These fields are accepted, and have no effect.
     user: str | None = None
     metadata: Metadata | None = None
@@ -90,7 +92,7 @@ class GenerationRequest(BoundedModel):
     def _refuse_unserved(cls, value: object, info: Any) -> object:
         neutral = UNSERVED[info.field_name]
         if value is not None and not any(type(value) is type(each) and value == each for each in neutral):
-            raise PydanticCustomError("unserved", "which is not served here; leave it out")
+            raise PydanticCustomError("unserved", "which is not supported; leave it out")
         return value
 
 
@@ -106,13 +108,40 @@ class CompletionRequest(GenerationRequest):
 
 
 class Message(BoundedModel):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    #: The calls in a message of the assistant.
+    tool_calls: ToolCalls | None = Field(None, validate_default=True)
+    #: The call that a message with the role tool answers.
+    tool_call_id: Text | None = Field(None, validate_default=True)
+    #: It may be null, or missing, only next to calls.
+    content: Content | None = Field(None, validate_default=True)
     name: str | None = None
     refusal: None = None
+    #: The openai client adds these to an answer, and its users send the answer back. They are ignored.
+    parsed: Any = None
+    audio: None = None
+    function_call: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+
+    @field_validator("tool_calls", "tool_call_id", "content")
+    @classmethod
+    def _check_role(cls, value: object, info: ValidationInfo) -> object:
+        """Check what depends on the role, which is validated before."""
+        role, is_there = info.data.get("role", ""), value is not None
+        if info.field_name == "tool_calls" and is_there and role != "assistant":
+            raise PydanticCustomError("tool_calls", "which only a message with the role assistant may have")
+        if info.field_name == "tool_call_id" and is_there and role != "tool":
+            raise PydanticCustomError("tool_call_id", "which only a message with the role tool may have")
+        is_needed = role == "tool" if info.field_name == "tool_call_id" else (
+            info.field_name == "content" and info.data.get("tool_calls") is None)
+        if role and is_needed and not is_there:
+            raise PydanticCustomError("missing", "is missing")
+        return value
 
     @property
     def text(self) -> str:
+        if self.content is None:
+            return ""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
@@ -123,11 +152,12 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    tools: Any = _unserved("tools")
-    tool_choice: Any = _unserved("tool_choice")
+    tools: Tools | None = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
     functions: Any = _unserved("functions")
     function_call: Any = _unserved("function_call")
-    response_format: Any = _unserved("response_format")
     modalities: Any = _unserved("modalities")
     audio: Any = _unserved("audio")
     prediction: Any = _unserved("prediction")
@@ -136,7 +166,6 @@ class ChatRequest(GenerationRequest):
     stream_reasoning: Any = _unserved("stream_reasoning")
     include_reasoning: Any = _unserved("include_reasoning")
     continue_final_message: Any = _unserved("continue_final_message")
-    parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
 

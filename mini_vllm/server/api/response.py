@@ -21,12 +21,13 @@ from starlette.types import Receive, Scope, Send
 from mini_vllm.async_engine import EngineBusyError
 from mini_vllm.engine_thread import EngineStoppedError
 from mini_vllm.models.prompts import PromptTokens
+from mini_vllm.request import SamplingParams
 from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT
 from mini_vllm.server.access.caller import Caller
 from mini_vllm.server.access.concurrency_limit import RETRY_AFTER_S
 from mini_vllm.server.api.answers import Answers
 from mini_vllm.server.api.logprobs import check_num_logprobs
-from mini_vllm.server.api.params import check_stream_options, priority_of, refused, sampling_params
+from mini_vllm.server.api.params import check_stream_options, check_structure, priority_of, refused, sampling_params
 from mini_vllm.server.api.prompt_outputs import Batch, Outbox, Work
 from mini_vllm.server.api.prompt_readers import Readers
 from mini_vllm.server.api.protocol import GenerationRequest
@@ -38,7 +39,7 @@ from mini_vllm.server.models.model_registry import ModelShelf
 
 log = logging.getLogger("mini_vllm.server")
 
-FAILED = "the model failed while it computed this request; the server's log says how, under "
+FAILED = "the model failed while it computed this request; the server's log has the details under "
 
 
 class EngineResponse(Response, ABC):
@@ -65,6 +66,18 @@ class EngineResponse(Response, ABC):
     async def read_prompts(self, served: ServedModel) -> Sequence[PromptTokens]:
         """Return the tokens of the prompts. Raise ValueError if a prompt is invalid or too long."""
 
+    @property
+    def structure_field(self) -> str:
+        """The field that says what the output must match."""
+        return "structured_outputs"
+
+    def make_answers(self, include_usage: bool) -> Answers:
+        return self.ANSWERS(self.request.model, self.request.n or 1, include_usage=include_usage)
+
+    def sampling_params(self, served: ServedModel, answers: Answers) -> SamplingParams:
+        """Return the parameters for the engine. Raise ValueError or ApiError if a field is invalid."""
+        return sampling_params(self.request, served.sampling_defaults)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.create_task(self._answer(send))
         watch = asyncio.create_task(_until_gone(receive))
@@ -80,7 +93,7 @@ class EngineResponse(Response, ABC):
     async def _answer(self, send: Send) -> None:
         """Compute and send the answer. Raise errors before the first byte; later ones are the stream's last event."""
         body, options = self.request, self.request.stream_options
-        answers = self.ANSWERS(body.model, body.n or 1, include_usage=bool(options and options.include_usage))
+        answers = self.make_answers(include_usage=bool(options and options.include_usage))
         writer: Writer = EventWriter(answers, send, self.num_prompts) if body.stream else WholeWriter(answers, send)
         with self.metrics.request(body.model if body.model in self.shelf.names() else "") as meter:
             try:
@@ -102,7 +115,7 @@ class EngineResponse(Response, ABC):
         try:
             async with aclosing(outbox.batches(computing)) as batches:
                 async for batch in batches:
-                    _check(batch, answers.id)
+                    self._check(batch, answers.id)
                     meter.note(batch)
                     await writer.write(batch)
         finally:
@@ -118,7 +131,9 @@ class EngineResponse(Response, ABC):
         with seats.taken(num_texts, self.priority, self.caller.name):
             async with self.shelf.lease(body.model) as served:
                 answers.has_cache = served.config.enable_prefix_caching
-                params = sampling_params(body, served.sampling_defaults)
+                params = self.sampling_params(served, answers)
+                check_structure(params, self.structure_field)
+                await served.schema_check.check(params.structured_outputs)
                 check_num_logprobs(params, num_texts, served.prompts.max_model_len)
                 work = Work(await self.read_prompts(served), params, self.priority, self.caller.extra_keys, answers.id)
                 await work.run(served, outbox)
@@ -127,23 +142,24 @@ class EngineResponse(Response, ABC):
         if isinstance(error, ApiError):
             return error
         if isinstance(error, ValueError):
-            return refused(error, self.PROMPT)
+            return refused(error, self.PROMPT, self.structure_field)
         if isinstance(error, EngineBusyError):
-            return retry_later(429, f"the engine is {error}; ask again later", "queue_full", RETRY_AFTER_S)
-        return retry_later(503, "the model is being stopped or started anew; ask again", "model_stopped", RETRY_AFTER_S)
+            return retry_later(429, f"the engine is {error}; try again later", "queue_full", RETRY_AFTER_S)
+        return retry_later(503, "the model is being stopped or restarted; try again", "model_stopped", RETRY_AFTER_S)
 
-
-def _check(batch: Batch, answer_id: str) -> None:
-    """Raise ApiError if an output is not an answer, because it failed or was aborted."""
-    for _, output in batch:
-        if output.error is not None and output.error.endswith(NO_TOKEN_LEFT):
-            raise refused(ValueError(NO_TOKEN_LEFT), "prompt")  # the client's mistake, so it is not logged
-        if output.error is not None:
-            log.error("%s failed: %s", answer_id, output.error)
-            raise ApiError(500, f"{FAILED}{answer_id}", code="computation_failed")
-        if any(each.finish_reason == "abort" for each in output.outputs):
-            raise retry_later(503, "the model was started anew while it computed this; ask again", "aborted",
-                              RETRY_AFTER_S)
+    def _check(self, batch: Batch, answer_id: str) -> None:
+        """Raise ApiError if an output is not an answer, because it failed or was aborted."""
+        for _, output in batch:
+            if output.error is not None:
+                # An error about the client's own fields is not logged.
+                _, _, message = output.error.partition(": ")
+                if message == NO_TOKEN_LEFT or message.startswith("structured_outputs"):
+                    raise refused(ValueError(message), self.PROMPT, self.structure_field)
+                log.error("%s failed: %s", answer_id, output.error)
+                raise ApiError(500, f"{FAILED}{answer_id}", code="computation_failed")
+            if any(each.finish_reason == "abort" for each in output.outputs):
+                raise retry_later(503, "the model was restarted while it computed this; try again", "aborted",
+                                  RETRY_AFTER_S)
 
 
 async def _until_gone(receive: Receive) -> None:

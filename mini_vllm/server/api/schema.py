@@ -38,11 +38,17 @@ class CachedTokens(BaseModel):
     cached_tokens: int
 
 
+class DraftedTokens(BaseModel):
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class UsageBody(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens | None = None
+    completion_tokens_details: DraftedTokens | None = None
 
 
 class TextLogprobs(BaseModel):
@@ -68,10 +74,23 @@ class Completion(BaseModel):
     usage: UsageBody
 
 
+class CalledFunction(BaseModel):
+    name: str
+    arguments: str
+
+
+class MessageToolCall(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class AssistantMessage(BaseModel):
     role: Literal["assistant"]
-    content: str
+    #: None if there are only calls.
+    content: str | None
     refusal: None = None
+    tool_calls: list[MessageToolCall] | None = None
 
 
 class TopLogprob(BaseModel):
@@ -93,7 +112,7 @@ class ChatChoice(BaseModel):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls"]
 
 
 class ChatCompletion(BaseModel):
@@ -106,8 +125,8 @@ class ChatCompletion(BaseModel):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "Refused; the message says why, and what to do."},
-    "5XX": {"model": ErrorBody, "description": "The server cannot answer now, or has failed."},
+    "4XX": {"model": ErrorBody, "description": "The request was rejected. The message says why, and what to do."},
+    "5XX": {"model": ErrorBody, "description": "The server cannot answer now, or it failed."},
 }
 
 
@@ -115,4 +134,5 @@ def answers(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
     """Describe the answers of a route that may stream."""
     event = {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
     streamed = {"text/event-stream": {"schema": event}}
-    return {200: {"model": model, "content": streamed, "description": "Whole, or with stream as events."}, **ERRORS}
+    return {200: {"model": model, "content": streamed, "description": "The whole answer, or events with stream."},
+            **ERRORS}

@@ -71,6 +71,16 @@ def fitted_api(described, writer, talker):
         schemas[name] = fitted(schemas[name])
     for name in ("CompletionRequest", "ChatRequest"):
         schemas[name]["properties"]["n"] = {"type": "integer", "minimum": 1, "maximum": 2}
+        schemas[name]["properties"]["structured_outputs"] = {"enum": [None, {"choice": ["a"]}, {"regex": "a|b"}]}
+    # No fuzzer would guess a JSON schema, and this model's template knows no tools.
+    chat, message = (schemas[name] for name in ("ChatRequest", "Message"))
+    chat["properties"]["response_format"] = {"enum": [None, {"type": "text"}]}
+    chat["properties"] |= {"tools": {"enum": [None, []]}, "tool_choice": {"enum": [None, "none", "auto"]}}
+    message["properties"] = {name: message["properties"][name] for name in ("role", "content", "name")}
+    message["properties"]["role"]["enum"] = ["system", "developer", "user", "assistant"]
+    message["required"] = ["role", "content"]
+    message["properties"]["content"] = next(kind for kind in message["properties"]["content"]["anyOf"]
+                                            if kind.get("type") == "string")
     return schemathesis.openapi.from_dict(narrowed)
 
 

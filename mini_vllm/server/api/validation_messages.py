@@ -29,7 +29,7 @@ def complaint(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None, str
     if kind == "missing":
         return f"{param} is missing", param, "missing_required_parameter"
     if kind == "extra_forbidden":
-        return f"{param} is not a field that is known here{_guess(error)}", param, "unknown_parameter"
+        return f"{param} is not a known field{_guess(error)}", param, "unknown_parameter"
     return f"{param} is {shown(value)}, {_bound(error)}", param, "invalid_value"
 
 
@@ -84,6 +84,6 @@ def _guess(error: Mapping[str, Any]) -> str:
     name = str(error["loc"][-1])
     if name in FIELDS:
         path = "/v1/chat/completions" if name in ChatRequest.model_fields else "/v1/completions"
-        return f", only at {path}"
+        return f" here; it belongs to {path}"
     near = nearest(name[:MAX_SHOWN], FIELDS, cutoff=0.6)
     return f"; did you mean {near}?" if near else "; leave it out"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mini_vllm.pictures import canvas, request_colours, strip, tree
+from mini_vllm.pictures import canvas, marks, request_colours, strip, tree
 from mini_vllm.pictures.palette import NUM_REQUEST_COLOURS, ON_COLOUR, PAINTS, PREFIX
 from mini_vllm.trace.summary import GOOD_ENDS
 
@@ -15,8 +15,8 @@ def script() -> str:
         "PAINTS": {name: paint._asdict() for name, paint in PAINTS.items()}, "PREFIX": PREFIX, "ON_COLOUR": ON_COLOUR,
         "NUM_REQUEST_COLOURS": NUM_REQUEST_COLOURS, "LETTERS": request_colours.LETTERS, "MARGIN": strip.MARGIN,
         "WIDTH": strip.WIDTH, "CELLS": strip.CELLS, "TREE_GAP": tree.GAP, "TREE_MAX_LINE": tree.MAX_LINE,
-        "TREE_LINE": tree.LINE, "HATCH": canvas.HATCH,
-        "GOOD_ENDS": GOOD_ENDS}
+        "TREE_LINE": tree.LINE, "HATCH": canvas.HATCH, "MIN_DRAFT": marks.MIN_DRAFT,
+        "MAX_DRAFT": marks.MAX_DRAFT, "GOOD_ENDS": GOOD_ENDS}
     return "".join(f"export const {name} = {json.dumps(value, ensure_ascii=False)};\n"
                    for name, value in constants.items())
 

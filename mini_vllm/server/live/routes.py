@@ -128,7 +128,7 @@ class _Hand:
         for served in self._shelf.loaded():
             if served.name == name:
                 return served
-        raise ApiError(409, f"the model {name!r} is not loaded: POST /live/model loads it", code="model_not_loaded")
+        raise ApiError(409, f"the model {name!r} is not loaded; POST /live/model loads it", code="model_not_loaded")
 
     async def describe(self, name: str) -> dict[str, Any]:
         """Load the model, and return what the page needs to know before it asks the model for anything."""

@@ -13,7 +13,7 @@ feed costs one comparison per step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.request import Request
@@ -21,7 +21,8 @@ from mini_vllm.scheduler import Scheduler, SchedulerOutput
 from mini_vllm.server.live_feed.steps import LiveTrace
 from mini_vllm.server.live_feed.watcher import Watcher
 from mini_vllm.server.live_feed.window import Window
-from mini_vllm.trace.recorder import NoTrace
+from mini_vllm.structured.compiler import Cursor
+from mini_vllm.trace.recorder import NONE, NoTrace
 
 if TYPE_CHECKING:
     from mini_vllm.engine_room.frame import EngineFrame
@@ -63,8 +64,14 @@ class LiveFeed(NoTrace):
             decode = engine.tokenizer.decode  # not the engine: a reference cycle would keep it alive
             self._trace = LiveTrace(lambda token_id: decode([token_id]), self._clock)
             self._trace.introduce(self._model, self._text_of)
+        speculation = getattr(engine, "speculation", None)  # a student's engine may have none
+        if speculation is not None:  # without a watcher, nothing was counted here
+            self._trace.draft_counts = {"num_drafted_tokens": speculation.num_drafted_tokens,
+                                        "num_accepted_tokens": speculation.num_accepted_tokens}
         self.look(engine.scheduler)
-        header = {**self._trace.header, "aging_rate": engine.config.aging_rate}
+        header = {**self._trace.header, "aging_rate": engine.config.aging_rate,
+                  "num_speculative_tokens": getattr(speculation, "max_tokens", 0),
+                  "vocab_size": engine.loaded.config.vocab_size}
         watcher.tell_anew({"type": "snapshot", "header": header, **self._window.to_json()})
         if watcher not in self._watchers:
             self._watchers.append(watcher)
@@ -104,10 +111,14 @@ class LiveFeed(NoTrace):
         if self._is_told and self._trace is not None:
             self._trace.record_computed()
 
-    def end_step(self, plan: SchedulerOutput, sampled: Collection[str]) -> None:
+    def record_draw(self, request_id: str, cursor: Cursor, token_id: int) -> None:
+        if self._is_told and self._trace is not None:
+            self._trace.record_draw(request_id, cursor, token_id)
+
+    def end_step(self, plan: SchedulerOutput, sampled: Collection[str], accepted: Mapping[str, int] = NONE) -> None:
         """Send the event of this step. If no request is left, also send that the blocks were freed."""
         scheduler, self._scheduler = self._scheduler, None
         if self._is_told and self._trace is not None and scheduler is not None:
-            self._tell(self._trace.finish_step(plan, sampled, self._num_steps - 1))
+            self._tell(self._trace.finish_step(plan, sampled, self._num_steps - 1, accepted))
             if not scheduler.has_unfinished_requests():
                 self.look(scheduler)

@@ -6,7 +6,7 @@ between two steps, the event has the same fields but nothing is computed, and ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypedDict
 
 from mini_vllm.block_pool import BlockHash
@@ -14,7 +14,9 @@ from mini_vllm.pictures.elements import shorten
 from mini_vllm.pictures.tree import MAX_TEXT
 from mini_vllm.request import Request
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
-from mini_vllm.trace.recorder import StepTrace
+from mini_vllm.server.live_feed.structures import Structure, Structures
+from mini_vllm.structured.compiler import Cursor
+from mini_vllm.trace.recorder import NONE, StepTrace
 
 #: A step, or the changes between two steps, in plain JSON values.
 Event = dict[str, Any]
@@ -32,8 +34,17 @@ class LiveFields(TypedDict):
     #: [block id, its key, its parent's key, the text of its tokens], for blocks whose content changed; a missing key is
     #: None.
     keys: list[list[int | str | None]]
-    #: The counters of the prefix cache, the pool and the scheduler.
+    #: The counters of the prefix cache, the pool, the scheduler and the drafts.
     totals: dict[str, int]
+
+
+class BoundFields(TypedDict, total=False):
+    """The fields of an event in which an output that must match got a token; missing in other events."""
+
+    #: Request id → what its output must match, for requests seen here for the first time.
+    structures: dict[str, Structure]
+    #: Request id → [its text, the state after it] of each token that the request got. A parser's state is None.
+    drawn: dict[str, list[list[str | int | None]]]
 
 
 class LiveTrace(StepTrace):
@@ -49,17 +60,45 @@ class LiveTrace(StepTrace):
         self._new: dict[str, Request] = {}
         self._fields: LiveFields
         self._waiting: list[str] = []
+        self._structures, self._bound = Structures(), BoundFields()
+        self._described: set[str] = set()
+        #: The tokens that were drafted and accepted since the engine started.
+        self.draft_counts = {"num_drafted_tokens": 0, "num_accepted_tokens": 0}
 
     def record_plan(self, scheduler: Scheduler, plan: SchedulerOutput) -> None:
         super().record_plan(scheduler, plan)
         self._waiting = self._step["waiting"]
         self._fields = self._more(scheduler)
+        self._bound = {}
 
-    def finish_step(self, plan: SchedulerOutput, sampled: Collection[str], number: int) -> Event:
+    def record_draw(self, request_id: str, cursor: Cursor, token_id: int) -> None:
+        super().record_draw(request_id, cursor, token_id)
+        first = f"{request_id.rpartition('#')[0]}#0"  # the sample from which this one may just have been forked
+        request = self._live.get(request_id) or self._live.get(first)
+        params = None if request is None else request.sampling_params.structured_outputs
+        if request_id not in self._described and params is not None:
+            self._described.add(request_id)
+            described = self._structures.describe(params, cursor.compiled)
+            self._bound.setdefault("structures", {})[request_id] = described
+        state = cursor.after([token_id]).state
+        self._bound.setdefault("drawn", {}).setdefault(request_id, []).append(
+            [self._text_of_token(token_id).replace(" ", "␣"), state if isinstance(state, int) else None])
+
+    def _ended(self) -> dict[str, str]:
+        finished = super()._ended()
+        self._described -= set(finished)
+        return finished
+
+    def finish_step(self, plan: SchedulerOutput, sampled: Collection[str], number: int,
+                    accepted: Mapping[str, int] = NONE) -> Event:
         """Return the event of this step. Call it instead of ``end_step``."""
-        super().end_step(plan, sampled)
+        super().end_step(plan, sampled, accepted)
         step = self.steps.pop()
-        return {**step, **self._fields, "step": number, "now_s": step["end_s"]}
+        for num_drafted, num_accepted in step.get("drafts", {}).values():
+            self.draft_counts["num_drafted_tokens"] += num_drafted
+            self.draft_counts["num_accepted_tokens"] += num_accepted
+        self._fields["totals"] |= self.draft_counts
+        return {**step, **self._fields, **self._bound, "step": number, "now_s": step["end_s"]}
 
     def look(self, scheduler: Scheduler) -> Event | None:
         """Return the changes since the last event, or None if there are none."""
@@ -79,12 +118,12 @@ class LiveTrace(StepTrace):
         return self._new
 
     def _more(self, scheduler: Scheduler) -> LiveFields:
-        clock = getattr(scheduler.waiting, "clock", None)  # a student's queue may have none
+        clock = getattr(scheduler.waiting, "clock", None)  # a student's queue may have no clock
         now_s = clock() if clock is not None else 0.0
         arrived = {request_id: [request.priority, round(max(now_s - (request.arrival_time or now_s), 0.0), 3)]
                    for request_id, request in self._new.items()}
         return {"step": None, "now_s": self._now_s(), "arrived": arrived, "keys": self._keys,
-                "totals": _totals(scheduler)}
+                "totals": {**_totals(scheduler), **self.draft_counts}}
 
     def _changed_blocks(self, scheduler: Scheduler) -> list[list[int]]:
         """Return the changed blocks as a trace does, and put those whose content changed into ``_keys``.

@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 from mini_vllm.server.live_feed.steps import Event
+from mini_vllm.trace.files import draft_of
 
 #: The number of events that are kept. A page shows about as many steps.
 NUM_EVENTS = 96
@@ -21,7 +22,7 @@ class Window:
         self._blocks: dict[int, list[int]] = {}
         self._keys: dict[int, list[int | str | None]] = {}
         #: For live requests: the fields of their arrival, and [the most tokens computed, tokens found in the cache].
-        self._told: dict[str, dict[str, Any]] = {"prompts": {}, "names": {}, "arrived": {}}
+        self._told: dict[str, dict[str, Any]] = {"prompts": {}, "names": {}, "arrived": {}, "structures": {}}
         self._computed: dict[str, list[int]] = {}
         self._now_s = 0.0
 
@@ -36,10 +37,11 @@ class Window:
         self._blocks.update({block[0]: block for block in event["blocks"]})
         self._keys.update({key[0]: key for key in event["keys"]})
         for field, known in self._told.items():
-            known.update(event[field])
+            known.update(event.get(field, {}))
         for request_id, (num_before, num_tokens) in event["tokens"].items():
             most, num_found = self._computed.get(request_id, (0, num_before))
-            self._computed[request_id] = [max(most, num_before + num_tokens), num_found]
+            num_after = num_before + num_tokens + draft_of(event, request_id)[1]
+            self._computed[request_id] = [max(most, num_after), num_found]
         for request_id in event["finished"]:
             for known in (*self._told.values(), self._computed):
                 known.pop(request_id, None)

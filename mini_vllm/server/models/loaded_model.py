@@ -19,6 +19,7 @@ from mini_vllm.models.prompts import PromptReader
 from mini_vllm.models.resolve_name import find_model
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.server.models.chat_templates import ChatTemplate
+from mini_vllm.server.models.schema_check import SchemaCheck
 from mini_vllm.trace.recorder import NoTrace
 
 log = logging.getLogger("mini_vllm.server")
@@ -52,6 +53,8 @@ class ServedModel:
     num_bytes: int
     #: None if the model has no chat template.
     chat_template: ChatTemplate | None
+    #: Prepares schemas of clients where they cannot block the engine.
+    schema_check: SchemaCheck
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -65,6 +68,7 @@ class ServedModel:
         """End the engine and the process of the template. Running requests end with the output they have."""
         if self.chat_template is not None:
             await self.chat_template.close()
+        await self.schema_check.close()
         await self.engine.shutdown(drain=False)
 
     @classmethod
@@ -90,7 +94,7 @@ class ServedModel:
             await engine.shutdown(drain=False)
             raise
         template = None if prompts.tokenizer.chat_template is None else ChatTemplate(prompts.tokenizer)
-        return cls(name, config, engine, feed, prompts, defaults, num_bytes, template)
+        return cls(name, config, engine, feed, prompts, defaults, num_bytes, template, SchemaCheck())
 
 
 def _make_engine(config: EngineConfig, parts: EngineParts | None, feed: NoTrace, max_bytes: int | None,

@@ -44,6 +44,6 @@ def who_must_go(name: str, num_bytes: int, others: Sequence[AnyTenant], limit_by
             leaving.append(other)
             excess -= other.num_bytes
     if excess > 0:
-        raise retry_later(503, f"there is no room for the model {name!r} beside those that are serving requests; ask "
-                          "again later", "no_room", RETRY_AFTER_S)
+        raise retry_later(503, f"there is no room for the model {name!r} while other models serve requests; try again "
+                          "later", "no_room", RETRY_AFTER_S)
     return leaving

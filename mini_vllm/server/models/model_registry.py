@@ -119,7 +119,7 @@ class ModelShelf:
             return await self._ready(place)
         except ApiError as error:
             place.configure(before)
-            raise ValueError(f"{name} cannot be started so: {_cause(error)}") from error
+            raise ValueError(f"{name} cannot be started with these sizes: {_cause(error)}") from error
 
     async def close(self, drain: bool = False) -> None:
         """Unload all models. Running requests end with the output they have; if ``drain``, they are finished first."""
@@ -127,7 +127,7 @@ class ModelShelf:
 
     def _place(self, name: str) -> Place:
         if name not in self._places:
-            raise ApiError(404, f"there is no model {name[:100]!r} here; there are: {', '.join(self._places)}",
+            raise ApiError(404, f"there is no model {name[:100]!r} here; this server has: {', '.join(self._places)}",
                            param="model", code="model_not_found")
         return self._places[name]
 
@@ -139,7 +139,7 @@ class ModelShelf:
         A caller that is cancelled does not stop the load, because other requests may wait for it.
         """
         if place.served is not None and (end := place.served.engine.ended_by) is not None:
-            log.error("%s is loaded anew: %s", place.name, end)
+            log.error("%s is loaded again: %s", place.name, end)
             place.let_go()
         if place.loading is None:
             place.loading = asyncio.create_task(self._load(place))
@@ -210,7 +210,7 @@ class ModelShelf:
         leaving = who_must_go(place.name, num_bytes, others, self._settings.max_memory_bytes)
         place.num_bytes = num_bytes
         for other in leaving:
-            log.info("%s is let go to make room for %s", other.name, place.name)
+            log.info("%s is unloaded to make room for %s", other.name, place.name)
             other.let_go()
 
 

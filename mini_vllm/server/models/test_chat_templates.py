@@ -10,7 +10,7 @@ from mini_vllm.models.loader import load
 from mini_vllm.models.tokenizer import TokenizerError
 from mini_vllm.server.access.test_keys import serve
 from mini_vllm.server.conftest import Client, settings_for
-from mini_vllm.server.models import chat_templates
+from mini_vllm.server.models import chat_templates, limited_process
 from mini_vllm.server.models.chat_templates import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "a < b \ud800 é"}, {"role": "assistant", "content": ""}]
@@ -104,7 +104,7 @@ def test_a_template_that_only_waits_is_ended_by_the_clock(monkeypatch):
     async def never(self, line):
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(chat_templates, "MAX_WALL_S", 0.01)
+    monkeypatch.setattr(limited_process, "MAX_WALL_S", 0.01)
     monkeypatch.setattr(ChatTemplate, "_ask", never)
     with pytest.raises(TokenizerError, match="did not finish within 0.01 s"):
         asyncio.run(template("").render(MESSAGES))

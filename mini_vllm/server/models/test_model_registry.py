@@ -99,7 +99,7 @@ def test_no_model_with_requests_in_flight_goes(folders, memory):
         async with shelf.lease(a) as loaded_model, shelf.lease(b):
             outputs = loaded_model.engine.generate([1, 2, 3], GREEDY)
             await anext(outputs)
-            with pytest.raises(ApiError, match="no room for the model .* ask again later") as caught:
+            with pytest.raises(ApiError, match="no room for the model .* try again later") as caught:
                 await use(shelf, c)
             assert caught.value.status == 503 and caught.value.headers["Retry-After"] == "5"
             assert loaded(shelf) == [a, b] and [output async for output in outputs][-1].finish_reason == "length"
@@ -272,7 +272,7 @@ def test_who_asks_after_an_engine_has_died_is_answered(folders, stream, caplog):
         await client.ask(make_app(settings_for(folders[0]), shelf))
         assert client.status == 200, client.data
         assert (await use(shelf, a)).engine is not before.engine
-        assert f"{a} is loaded anew: the engine has stopped: a message broke it" in caplog.text
+        assert f"{a} is loaded again: the engine has stopped: a message broke it" in caplog.text
 
     def die(loaded_model):
         def message(engine):
@@ -302,8 +302,8 @@ def test_a_restart_that_would_exceed_the_memory_allocates_nothing(folders, monke
         before = (await use(shelf, a)).config
         with monkeypatch.context() as patch:
             patch.setattr("mini_vllm.attention.PagedKVCache.__init__", never)
-            with pytest.raises(ValueError, match=r"cannot be started so: it takes \d+ MB for weights and \d{3,} MB for "
-                                                 "its KV cache; 20 MB are left of the server's limit"):
+            with pytest.raises(ValueError, match=r"cannot be started with these sizes: it takes \d+ MB for weights and "
+                                                 r"\d{3,} MB for its KV cache; 20 MB are left of the server's limit"):
                 await shelf.restart(a, num_blocks=4096, block_size=256)
         assert (await use(shelf, a)).config == before, "it is served as before"
 
@@ -323,7 +323,7 @@ def test_a_restart_waits_for_nobody_and_breaks_nothing_unless_told(folders):
             assert shelf.loaded() == [loaded_model]
             after = await shelf.restart(a, abort_running=True, num_blocks=50)
             assert [output async for output in outputs][-1].finish_reason == "abort"
-        with pytest.raises(ValueError, match="cannot be started so: max_model_len is 9999"):
+        with pytest.raises(ValueError, match="cannot be started with these sizes: max_model_len is 9999"):
             await shelf.restart(a, max_model_len=9999)
         assert (await use(shelf, a)).config == after.config
 

@@ -76,6 +76,7 @@ async def record(num_requests: int, num_blocks: int, num_steps: int) -> tuple[di
     load = Load(num_requests, num_blocks, feed)
     engine = cast(EngineFrame, SimpleNamespace(
         scheduler=load.scheduler, config=SimpleNamespace(aging_rate=0.1),
+        loaded=SimpleNamespace(config=SimpleNamespace(vocab_size=1000)),
         tokenizer=SimpleNamespace(decode=lambda token_ids: f"w{token_ids[0]}")))
     feed.introduce("made up", lambda request: f"request {request.request_id}")
     feed.open(watcher, engine)

@@ -12,6 +12,7 @@ async (told) => {
   };
   const shapesOf = (svg) => [...svg.querySelectorAll("*")].filter((each) => each.tagName !== "title").map((each) => ({
     tag: each.tagName, text: each.tagName === "text" ? each.textContent : "", mark: markOf(each),
+    panel: each.closest("[data-panel]")?.dataset.panel ?? null,
     row: each.closest("[data-request], [data-table]")?.getAttribute(each.closest("[data-request]") ? "data-request" : "data-table") ?? "",
     ...Object.fromEntries([...each.attributes].map(({ name, value }) => [name, value])) }));
   const state = new EngineState(told.header), history = new History(state), drawn = [];

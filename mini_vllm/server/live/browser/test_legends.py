@@ -14,8 +14,8 @@ SIGNS = {"pool": "∅#+–×", "schedule": "↑↓#", "tables": "×", "tree": "�
 HEADER = {"num_blocks": 10, "block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 8}
 NOTHING = {"tokens": {}, "sampled": [], "prompts": {}, "names": {}, "arrived": {}, "waiting": [], "preempted": [],
            "finished": {}, "copies": [], "tables": {}, "blocks": [], "keys": [], "now_s": 0.0, "end_s": 0.0}
-#: A run that contains everything that can be drawn. Requests compute, wait, are preempted, compute again, idle, fork
-#: and end; blocks are used, shared, cached, empty, and held for a copy.
+#: A run that contains everything that can be drawn. Requests compute, draft, wait, are preempted, compute again, idle,
+#: fork and end; blocks are used, shared, cached, empty, and held for a copy.
 STEPS = [
     {"prompts": {"request-a": 6, "request-b": 6, "m#0": 5, "m#1": 5}, "waiting": ["request-b"],
      "names": {"request-a": "a king", "request-b": "a fox", "m#0": "many", "m#1": "many"},
@@ -25,7 +25,8 @@ STEPS = [
      "blocks": [[1, 1, True], [2, 1, False], [3, 2, True], [4, 2, False]],
      "keys": [[1, "k1", None, "once upon a time"], [3, "k3", "k1", "there was a king"]]},
     {"tokens": {"request-a": [6, 1], "m#0": [5, 1], "m#1": [5, 1]}, "sampled": ["request-a", "m#0", "m#1"],
-     "tables": {"m#1": [3, 5]}, "blocks": [[4, 1, False], [5, 1, False]], "copies": [[4, 5]], "waiting": ["request-b"]},
+     "drafts": {"request-a": [3, 1]}, "waiting": ["request-b"],
+     "tables": {"m#1": [3, 5]}, "blocks": [[4, 1, False], [5, 1, False]], "copies": [[4, 5]]},
     {"tokens": {"request-b": [0, 6]}, "sampled": ["request-b"], "preempted": ["request-a"], "waiting": ["request-a"],
      "tables": {"request-a": [], "request-b": [6, 7]},
      "blocks": [[1, 0, True], [2, 0, False], [6, 1, True], [7, 1, False]],

@@ -11,6 +11,7 @@ from mini_vllm.pictures.palette import PAINTS
 from mini_vllm.server.conftest import KEYS, running, settings_for
 from mini_vllm.server.live.small_pool import PROMPTS
 from mini_vllm.server.live.small_pool import SIZES as SMALL
+from mini_vllm.speculation.test_speculation import FREE
 
 TALE = ("Once upon a time there was a king who had three sons, and the youngest of them was so kind that all the birds "
         "in the forest knew his name.")
@@ -54,6 +55,7 @@ def page(visit, server):
     expect(opened.locator("#connection")).to_have_text("Watching tiny-tales")
     opened.click("#as-started")
     expect(opened.locator("#said")).to_contain_text("Restarted")
+    expect(opened.locator("#pool [data-block]")).to_have_count(SIZES["num_blocks"])  # drawn: now nothing moves
     return opened
 
 
@@ -70,6 +72,32 @@ def shared(page):
     return page.locator('#pool [data-state="shared"]')
 
 
+def test_an_output_that_must_match_is_shown_with_its_automaton_and_what_was_allowed(page):
+    page.select_option("#speed", "20")
+    expect(page.locator("#matches")).to_be_hidden()
+    fill(page, 1, "The wolf was born on", 20)
+    pane(page, 1).get_by_label("Must match").fill(r"\d{4}-[01]\d")
+    pane(page, 1).get_by_role("button", name="Send", exact=True).click()
+    match = page.locator("#match-list article")
+    expect(match).to_contain_text(r"must match the expression \d{4}-[01]\d")
+    expect(match).to_contain_text("Token 7, ")
+    expect(match).to_contain_text("10 of 4,096 tokens were allowed. Now in state 7, of 8 states. The output has ended")
+    assert match.locator("[data-allowed]").evaluate_all(
+        "bars => bars.map(bar => Number(bar.dataset.allowed))") == [10, 10, 10, 10, 1, 2, 10]
+    filled = match.locator("circle[data-state]").evaluate_all(
+        "circles => circles.filter(each => each.style.fill).map(each => each.dataset.state)")
+    assert filled == ["7"] and match.locator("circle[data-state]").count() == 8
+    assert re.fullmatch(r"A \d{4}-[01]\d", pane(page, 1).locator(".continued").inner_text())
+
+
+def test_an_expression_that_is_wrong_is_refused_with_the_place(page):
+    fill(page, 1, "The wolf was born on", 20)
+    pane(page, 1).get_by_label("Must match").fill("(a")
+    pane(page, 1).get_by_role("button", name="Send", exact=True).click()
+    expect(pane(page, 1).locator(".note")).to_contain_text("structured_outputs.regex")
+    expect(page.locator("#matches")).to_be_hidden()
+
+
 def test_two_prompts_share_blocks_while_they_run_and_release_them(page):
     page.select_option("#speed", "20")
     fill(page, 1, TALE + " One day a fox", 40)
@@ -78,15 +106,15 @@ def test_two_prompts_share_blocks_while_they_run_and_release_them(page):
     expect(shared(page)).to_have_count(2)
     expect(page.locator("#pool-sentence")).to_contain_text("2 of them shared")
     assert "ref_cnt 2" in shared(page).first.locator("title").text_content()
-    assert page.locator('#tree [data-state="shared"]').count() == 2
-    assert page.locator("#tables [data-table]").count() == 2
+    expect(page.locator('#tree [data-state="shared"]')).to_have_count(2)
+    expect(page.locator("#tables [data-table]")).to_have_count(2)
     for number in (1, 2):
         expect(pane(page, number).locator(".note")).to_contain_text("40 new")
-        assert pane(page, number).locator(".chip").inner_text() in "AB"
+        expect(pane(page, number).locator(".chip")).to_have_text(re.compile("^[AB]$"))
     notes = [pane(page, number).locator(".note").inner_text() for number in (1, 2)]  # either may have arrived first
     assert sorted("32 found in the cache" in note for note in notes) == [False, True], notes
     expect(shared(page)).to_have_count(0)
-    assert page.locator('#pool [data-state="used"]').count() == 0
+    expect(page.locator('#pool [data-state="used"]')).to_have_count(0)
     assert page.locator('#pool [data-state="cached"]').count() > 4
     expect(page.locator("#no-tables")).to_be_visible()
 
@@ -112,7 +140,7 @@ def test_a_fork_and_the_same_prefix_again(page):
     fill(page, 1, TALE + " Then one day", 12)
     pane(page, 1).get_by_role("button", name="Fork").click()
     expect(pane(page, 1).locator(".note")).to_contain_text("48 new")
-    assert pane(page, 1).locator(".chip").all_inner_texts() == ["A", "B", "C", "D"]
+    expect(pane(page, 1).locator(".chip")).to_have_text(["A", "B", "C", "D"])
     expect(page.locator('#schedule [data-kind="forked"]')).to_have_count(3)
     pane(page, 1).get_by_role("button", name="Same prefix again").click()
     expect(pane(page, 3).locator(".note")).to_contain_text(re.compile(r"[1-9]\d found in the cache"))
@@ -144,9 +172,7 @@ def test_the_sliders_restart_the_engine_with_other_sizes(page):
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_lesson_notices_that_it_was_done(page, lesson):
-    card = page.locator(f"#lesson-{lesson}")
-    if card.get_attribute("open") is None:
-        card.locator("summary").click()
+    card = open_lesson(page, lesson)
     card.get_by_role("button", name="Set it up").click()
     expect(page.locator("#said")).to_contain_text("Set up")
     assert "done" not in card.get_attribute("class")
@@ -163,7 +189,7 @@ def test_a_lesson_notices_that_it_was_done(page, lesson):
 
 def test_a_lesson_is_ticked_only_while_it_is_set_up_and_open(page):
     share, copy = (page.locator(f"#lesson-{lesson}") for lesson in ("share", "copy"))
-    share.locator("summary").click()
+    open_lesson(page, "share")
     page.select_option("#speed", "20")
     for number, end in ((1, " One day a fox"), (2, " One day a wolf")):
         fill(page, number, TALE + end, 40)
@@ -172,9 +198,9 @@ def test_a_lesson_is_ticked_only_while_it_is_set_up_and_open(page):
     expect(pane(page, 2).locator(".note")).to_contain_text("40 new")
     expect(share).not_to_have_class(re.compile("done"))
 
-    copy.locator("summary").click()
+    open_lesson(page, "copy")
     set_up(page, "copy")
-    share.locator("summary").click()  # closes the other, which is then set up but not open
+    open_lesson(page, "share")  # closes the other, which is then set up but not open
     expect(copy).not_to_have_attribute("open", "")
     page.select_option("#speed", "0")
     page.click("#send-all")
@@ -182,11 +208,11 @@ def test_a_lesson_is_ticked_only_while_it_is_set_up_and_open(page):
     assert "1" < tile(page, "copies on write")
     expect(copy).not_to_have_class(re.compile("done"))
 
-    copy.locator("summary").click()
+    open_lesson(page, "copy")
     page.click("#send-all")
     expect(copy).to_have_class(re.compile("done"))
     page.click("#start-over")
-    copy.locator("summary").click()
+    open_lesson(page, "copy")
     set_up(page, "copy")
     page.click("#as-started")  # another engine: no lesson is set up now
     expect(page.locator("#said")).to_contain_text("Restarted")
@@ -196,8 +222,7 @@ def test_a_lesson_is_ticked_only_while_it_is_set_up_and_open(page):
 
 
 def test_a_lesson_that_is_set_up_again_keeps_its_tick(page):
-    card = page.locator("#lesson-copy")
-    card.locator("summary").click()
+    card = open_lesson(page, "copy")
     for _ in range(2):
         set_up(page, "copy")
         page.select_option("#speed", "0")
@@ -211,6 +236,15 @@ def test_a_lesson_that_is_set_up_again_keeps_its_tick(page):
     expect(card).to_have_class(re.compile("done"))
     page.click("#start-over")
     expect(card).not_to_have_class(re.compile("done"))
+
+
+def open_lesson(page, lesson):
+    """Open a lesson with the keyboard: a click would be lost if the page moved under the pointer."""
+    card = page.locator(f"#lesson-{lesson}")
+    if card.get_attribute("open") is None:  # the page opens a lesson only when it loads or starts over
+        card.locator("summary").press("Enter")
+    expect(card).to_have_attribute("open", "")
+    return card
 
 
 def set_up(page, lesson):
@@ -290,6 +324,62 @@ def test_with_keys_the_page_asks_for_one(visit, tmp_path):
         page.context.close()  # otherwise the server would wait for it
 
 
+def test_drafted_tokens_are_seen_in_the_schedule_a_tile_and_the_note(visit, monkeypatch):
+    monkeypatch.setenv("MINI_VLLM_SEED", "9")  # with it, some of the guesses are right and some are wrong
+    with running(settings_for("tiny-tales", sizes={**SIZES, "num_speculative_tokens": 7})) as server:
+        server.call("tiny-tales", lambda engine: setattr(engine.speculation, "costs", FREE))
+        page = visit(server.url)
+        expect(page.locator("#connection")).to_have_text("Watching tiny-tales")
+        expect(page.locator("#tiles")).to_contain_text("drafts accepted0 of 0")
+        for mark in ("accepted", "rejected"):
+            expect(page.locator(f'#schedule-legend [data-mark="{mark}"]')).to_have_count(1)
+        fill(page, 1, "one two three one two three one two three", 36)
+        pane(page, 1).get_by_role("button", name="Send").click()
+        note = pane(page, 1).locator(".note")
+        expect(note).to_contain_text(re.compile(r"36 new tokens, \d+ of \d+ drafted tokens accepted"))
+        accepted, drafted = map(int, re.search(r"(\d+) of (\d+) drafted", note.inner_text()).groups())
+        numbers = server.call("tiny-tales", lambda engine: engine.speculation)
+        assert (accepted, drafted) == (numbers.num_accepted_tokens, numbers.num_drafted_tokens)
+        assert 0 < accepted < drafted
+        expect(page.locator("#tiles")).to_contain_text(f"drafts accepted{accepted} of {drafted}")
+        last = server.call("tiny-tales", lambda engine: engine.num_steps) - 1
+        expect(page.locator("#schedule")).to_have_attribute("aria-label", re.compile(f"to step {last}: 1 request"))
+        for part, number in (("accepted", accepted), ("rejected", drafted - accepted)):
+            paths = page.locator(f'#schedule [data-request] [data-part="{part}"]')
+            assert sum(path.get_attribute("d").count("M") for path in paths.all()) == number, part
+        first = page.locator('#schedule [data-kind="drafted"]').first
+        first.dispatch_event("pointerover")
+        told = re.compile(r"^step \d+: A computes 1 token after \d+ computed earlier; \d drafted, \d accepted$")
+        expect(first.locator("title")).to_have_text(told)
+        page.context.close()
+
+
+def test_tokens_per_second_count_accepted_drafts_and_the_tile_is_there_while_the_engine_drafts(visit, server):
+    page = visit(server.url)
+    told = page.evaluate("""async () => {
+      const { Numbers } = await import("/live/page/numbers.js"), { EngineState } = await import("/live/page/state.js");
+      const [tiles, queue, sentence] = ["dl", "ol", "p"].map((name) => document.createElement(name));
+      const numbers = new Numbers(tiles, queue, sentence);
+      numbers.hear({ sampled: ["a", "b"], drafts: { a: [7, 5] } }, 1000);
+      const texts = [0, 7, 0].map((num_speculative_tokens) => {
+        const state = new EngineState({ num_blocks: 4, max_num_seqs: 2, num_speculative_tokens });
+        Object.assign(state.totals, { num_drafted_tokens: 7, num_accepted_tokens: 5 });
+        numbers.draw(state, false);
+        return tiles.textContent;
+      });
+      return { rate: numbers.rate(2000), texts };
+    }""")
+    assert told["rate"] == 7, "two tokens, and five accepted ones, in one second"
+    assert ["drafts accepted5 of 7" in text for text in told["texts"]] == [False, True, False]
+
+
+def test_a_page_of_an_engine_that_does_not_draft_does_not_speak_of_drafts(page):
+    fill(page, 1, "A fox", 5)
+    pane(page, 1).get_by_role("button", name="Send").click()
+    expect(pane(page, 1).locator(".note")).to_have_text(re.compile("5 new tokens$"))
+    assert "draft" not in page.locator("body").inner_text()
+
+
 def test_a_model_with_a_chat_template_is_talked_to(visit, checkpoints, tmp_path):
     with running(settings_for(make_talker(checkpoints, tmp_path), sizes=SIZES)) as server:
         page = visit(server.url)
@@ -299,7 +389,7 @@ def test_a_model_with_a_chat_template_is_talked_to(visit, checkpoints, tmp_path)
             pane(page, 1).get_by_role("button", name="Send").click()
             expect(pane(page, 1).locator(".continued")).to_have_count(number + 1)
             expect(pane(page, 1).get_by_label("Message")).to_have_value("")
-        assert pane(page, 1).locator(".asked").all_inner_texts() == ["question 0", "question 1"]
+        expect(pane(page, 1).locator(".asked")).to_have_text(["question 0", "question 1"])
         pane(page, 1).get_by_role("button", name="Same prefix again").click()
         expect(pane(page, 3).locator(".note")).to_contain_text(re.compile(r"[1-9]\d* found in the cache"))
         page.context.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,13 +20,16 @@ from mini_vllm.request import Priority, SamplingParams
 from mini_vllm.server.live.browser.chromium import open_files
 from mini_vllm.server.live_feed.feed import LiveFeed
 from mini_vllm.server.live_feed.watcher import Watcher
+from mini_vllm.speculation.test_speculation import FREE
 from mini_vllm.trace.recorder import StepTrace
+from mini_vllm.trace.test_trace import by_hand
 
+DRAFTS = ("accepted", "rejected")
 SCRIPT = (Path(__file__).parent / "shapes.js").read_text(encoding="utf-8")
 
 
 def work(engine):
-    """Run requests with chunks, hits, forks, copies, preemptions, evictions and an abort."""
+    """Run requests with chunks, hits, forks, copies, preemptions, evictions, an abort and drafts."""
     engine.add_request([*b"once upon a time there was a king"], SamplingParams(n=3, max_tokens=9, seed=1), "many")
     for number in range(4):
         params = SamplingParams(max_tokens=14, temperature=0, ignore_eos=True)
@@ -35,24 +39,29 @@ def work(engine):
             break
         if number == 9:
             engine.abort_request("request-3")
+        if number == 12:  # only two tokens may follow each other: some guesses are right and some are wrong
+            engine.add_request([*b"abab"], SamplingParams(max_tokens=24, seed=1, allowed_token_ids=[97, 98]), "guessed")
         engine.step()
 
 
 @pytest.fixture
 def config(shallow):
     return EngineConfig(model=shallow("llama3"), num_blocks=22, block_size=4, max_num_seqs=8,
-                        max_num_batched_tokens=16, enable_lookahead=False)
+                        max_num_batched_tokens=16, enable_lookahead=False, num_speculative_tokens=5)
 
 
 @pytest.fixture
 def trace(config, tmp_path):
     recorded = StepTrace()
     engine = LLMEngine(config, trace=recorded)
+    engine.speculation.costs = FREE
     work(engine)
     recorded.save(tmp_path / "run.trace")
     loaded = StepTrace.load(tmp_path / "run.trace")
-    happened = {name for step in loaded.steps for name in ("copies", "preempted", "waiting", "finished") if step[name]}
-    assert happened == {"copies", "preempted", "waiting", "finished"} and engine.metrics().num_evictions
+    happened = {name for step in loaded.steps for name in ("copies", "preempted", "waiting", "finished", "drafts")
+                if step.get(name)}
+    assert happened == {"copies", "preempted", "waiting", "finished", "drafts"} and engine.metrics().num_evictions
+    assert 0 < engine.speculation.num_accepted_tokens < engine.speculation.num_drafted_tokens
     return loaded
 
 
@@ -135,17 +144,53 @@ def test_the_tables_of_every_step(trace, drawn):
         assert bars(page["tables"]) == bars(shapes), f"step {index}"
 
 
-def test_the_schedule(trace, drawn):
-    def happened(shapes):
-        return Counter((shape["row"], shape["tag"], shape.get("data-kind"), shape.get("data-end"),
-                        shape.get("data-part"), shape.get("class"), shape.get("fill"), shape.get("stroke"))
-                       for shape in shapes
-                       if shape.get("data-kind") or shape.get("data-end") or shape.get("data-part") == "fork")
+def happened(shapes):
+    """Return the shapes of a schedule, with the number of squares if they are drafted tokens."""
+    return Counter((shape["row"], shape["tag"], shape.get("data-kind"), shape.get("data-end"),
+                    shape.get("data-part"), shape.get("class"), shape.get("fill"), shape.get("stroke"),
+                    shape["d"].count("M") if shape.get("data-part") in DRAFTS else None)
+                   for shape in shapes if shape["panel"] != "tokens" and
+                   (shape.get("data-kind") or shape.get("data-end") or shape.get("data-part") in ("fork", *DRAFTS)))
 
+
+def test_the_schedule(trace, drawn):
     mine, theirs = happened(drawn["schedule"]), happened(shapes_of(draw_trace(trace).svg))
     assert mine == theirs, f"only on the page: {mine - theirs}; only in the notebook: {theirs - mine}"
     kinds = {kind for _, _, kind, *_ in theirs}
-    assert kinds >= {"prompt", "recomputed", "decode", "forked", "waiting", "preempted"}
+    assert kinds >= {"prompt", "recomputed", "decode", "drafted", "forked", "waiting", "preempted"}
+    drafted, accepted = map(sum, zip(*(draft for step in trace.steps for draft in step.get("drafts", {}).values())))
+    squares = Counter({part: sum(number * shape[-1] for shape, number in mine.items() if shape[4] == part)
+                       for part in DRAFTS})
+    assert squares == {"accepted": accepted, "rejected": drafted - accepted}, "a square for each drafted token"
+
+
+def guessing(*names):
+    """Return a trace in which each request drafts 5 tokens per step: two are accepted three times, then all."""
+    steps = [{"tokens": {name: [0, 4] for name in names}, "prompts": dict.fromkeys(names, 4), "sampled": [*names]}]
+    for number, num_accepted in enumerate((2, 2, 2, 5)):
+        steps.append({"tokens": {name: [4 + 3 * number, 1] for name in names}, "sampled": [*names],
+                      "drafts": {name: [5, num_accepted] for name in names}})
+    return by_hand(*steps, budget=20)
+
+
+def test_equal_drafts_in_a_row_are_one_shape(browser):
+    trace = guessing("a")
+    mine = happened(page_draws(browser, {"header": trace.header, "steps": trace.steps})["schedule"])
+    assert mine == happened(shapes_of(draw_trace(trace).svg))
+    squares = Counter((shape[4], shape[-1]) for shape in mine if shape[4] in DRAFTS)
+    assert squares == {("accepted", 6): 1, ("rejected", 9): 1, ("accepted", 5): 1}
+
+
+def test_in_low_rows_drafts_are_bars_up_and_down(browser):
+    trace = guessing(*(f"request-{number}" for number in range(45)))
+    shapes = page_draws(browser, {"header": trace.header, "steps": trace.steps})["schedule"]
+    bars = {part: [[float(number) for number in re.split("[Mhvz ]+", shape["d"])[1:5]] for shape in shapes
+                   if shape.get("data-part") == part and shape["row"] == "request-7"] for part in DRAFTS}
+    (left, top, width, high), (_, all_top, _, all_high) = bars["accepted"]
+    ((_, bottom, _, low),) = bars["rejected"]
+    assert (left, width) == (18, 3 * 18), "three equal steps are one bar"
+    assert high == pytest.approx(2 / 3 * low) == pytest.approx(2 / 5 * all_high) and high > 0.5
+    assert 1.9 < all_top < top and top + high < bottom and bottom + low < 9, "within a row of 11 pixels"
 
 
 def test_the_tree(browser, config):

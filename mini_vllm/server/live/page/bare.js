@@ -5,21 +5,21 @@ import { cut } from "./svg.js";
 import { cellOf, paintOf, tell } from "./strip.js";
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-let mode = dark.matches ? "dark" : "light"; // to ask each time takes long
+let mode = dark.matches ? "dark" : "light"; // asking each time takes too long
 dark.addEventListener("change", () => { mode = dark.matches ? "dark" : "light"; });
 const colour = (paint) => PAINTS[paint][mode];
 
 class Sheet {
   constructor(canvas) {
     Object.assign(this, { canvas, context: canvas.getContext("2d") });
-    dark.addEventListener("change", () => { this.state = null; }); // all is drawn again
+    dark.addEventListener("change", () => { this.state = null; }); // so that everything is drawn again
     canvas.addEventListener("pointermove", ({ offsetX, offsetY }) => {
       const block = this.state && this.blockAt(offsetX, offsetY);
       canvas.title = block ? tell(block, this.state.cast) : "";
     });
   }
 
-  // It is empty then.
+  // Afterwards the canvas is empty.
   resize(width, height) {
     const ratio = devicePixelRatio || 1;
     Object.assign(this.canvas, { width: Math.ceil(width * ratio), height: Math.ceil(height * ratio) });

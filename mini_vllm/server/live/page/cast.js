@@ -24,13 +24,13 @@ export class Cast {
   }
 }
 
-// Which of several samples of one prompt this is, from 0 on; null if it is the only one.
+// Return the number of a sample among the samples of its prompt, from 0 on; null if it is the only one.
 export function sampleOf(requestId, requests) {
   const match = /^(.*)#(\d+)$/su.exec(requestId);
   return match && requests.has(`${match[1]}#0`) ? Number(match[2]) : null;
 }
 
-// The sample that computes the prompt for its siblings; a request that has none leads itself.
+// Return the sample that computes the prompt for its siblings; without siblings, the request itself.
 export function leaderOf(requestId, requests) {
   return sampleOf(requestId, requests) === null ? requestId : requestId.replace(/#\d+$/su, "#0");
 }

@@ -1,4 +1,5 @@
-// Over the schedule: what each step computed, in the colours of its requests, against the budget (pictures/token_panel.py).
+// Above the schedule: the tokens of each step in the colours of its requests, compared with the budget (pictures/token_panel.py).
+// Rejected drafts are a hollow bar above them.
 import { count, shape, textAt } from "./svg.js";
 
 export const BARS = 44;
@@ -18,7 +19,7 @@ export class Columns {
   draw(steps, bottom) {
     if (!steps.length) return;
     const budget = this.state.header.max_num_batched_tokens, { cell, top } = this;
-    const most = Math.max(1, ...steps.map((step) => step.numPrompt + step.numAgain + step.numDecode));
+    const most = Math.max(1, ...steps.map((step) => step.numPrompt + step.numAgain + step.numDecode + step.numDrafted));
     const isInSight = budget <= 4 * most, scale = isInSight ? Math.max(most, budget) : most;
     if (scale !== this.scale || bottom !== this.bottom) {
       Object.assign(this, { scale, bottom });
@@ -36,17 +37,23 @@ export class Columns {
   #column(step) {
     const { cell, top } = this, x = step.place * cell, group = shape(this.group, "g", { "data-mark": "step" }), paths = new Map();
     let y = top + BARS;
-    for (const [requestId, { numTokens, numAgain }] of step.cells) {
-      const height = numTokens / this.scale * BARS, paint = this.state.cast.paint(requestId);
-      const bar = (from, high) => `M${x + 1.5} ${from.toFixed(2)}h${cell - 3}v${Math.max(high, 0.4).toFixed(2)}h${3 - cell}z`;
+    const bar = (from, high) => `M${x + 1.5} ${from.toFixed(2)}h${cell - 3}v${Math.max(high, 0.4).toFixed(2)}h${3 - cell}z`;
+    for (const [requestId, { numTokens, numAgain, numAccepted }] of step.cells) {
+      const height = (numTokens + numAccepted) / this.scale * BARS, paint = this.state.cast.paint(requestId);
       y -= height;
       paths.set(paint, (paths.get(paint) ?? "") + bar(y, height - (height > 3 ? 0.75 : 0)));
       if (numAgain) paths.set("alarm", (paths.get("alarm") ?? "") + bar(y + Math.max(height - 3, 0), Math.min(height, 2.5)));
     }
     shape(group, "path", { d: `M${x} ${top + BARS + 8}V${this.bottom}`, stroke: "grid", "shape-rendering": "crispEdges" });
     for (const [paint, d] of paths) shape(group, "path", { d, fill: paint, "data-bars": paint, "data-mark": paint === "alarm" ? "recomputed" : null });
+    const rejected = (step.numDrafted - step.numAccepted) / this.scale * BARS;
+    if (rejected) {
+      shape(group, "path", { d: bar(y - rejected, rejected - (rejected > 3 ? 0.75 : 0)), fill: "paper", stroke: "faint", "stroke-width": 0.75,
+        "data-part": "rejected" });
+    }
+    const drafts = step.numDrafted ? `, ${step.numDrafted} drafted, ${step.numAccepted} accepted` : "";
     shape(group, "rect", { x, y: top, width: cell, height: BARS, "fill-opacity": 0 }, "", `step ${step.index}: ${count(step.numPrompt, "prompt token")}, ` +
-      `${step.numAgain} recomputed, ${step.numDecode} decoded; ${count(step.numUsed, "block")} in use`);
+      `${step.numAgain} recomputed, ${step.numDecode} decoded${drafts}; ${count(step.numUsed, "block")} in use`);
     if (step.index % 5 === 0) textAt(group, x + cell / 2, this.bottom + 12, String(step.index), 10, "ink", { "text-anchor": "middle" });
     return group;
   }

@@ -1,4 +1,4 @@
-// Speed, pause and step of the engine; its sizes, and restarts. A slow engine is a paused one that the page steps by a clock.
+// Speed, pause, step, sizes and restarts of the engine. To run it slowly, the page pauses it and steps it by a clock.
 import { count } from "./svg.js";
 
 const POOLS = [12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4095];
@@ -65,7 +65,7 @@ export class Controls {
     if (error.status !== BUSY) this.say(error.message);
   }
 
-  // The server says whether the engine is paused. A page that steps it by its clock knows why.
+  // The server reports whether the engine is paused. Ignore it while this page steps the engine by its clock.
   hear(isPaused) {
     if (!this.clock && !this.isGoing) this.#show(isPaused);
   }
@@ -78,7 +78,7 @@ export class Controls {
     this.find("step").disabled = !isPaused;
   }
 
-  // The sliders show the sizes of the engine.
+  // Set the sliders to the sizes of the engine.
   showSizes({ num_blocks: numBlocks, max_num_batched_tokens: budget, block_size: blockSize, max_num_seqs: numSeats }) {
     for (const [name, values, value] of [["pool-size", POOLS, numBlocks - 1], ["budget", BUDGETS, budget]]) {
       this.find(name).value = values.reduce((best, each, place) => (Math.abs(each - value) < Math.abs(values[best] - value) ? place : best), 0);

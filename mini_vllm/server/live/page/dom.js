@@ -1,4 +1,4 @@
-// Elements of the page, in short.
+// Short functions that create elements of the page.
 import { PAINTS } from "./palette.js";
 
 export function make(name, properties = {}, ...children) {

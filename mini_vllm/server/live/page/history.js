@@ -1,29 +1,30 @@
 // What every request did in each of the last steps, as runs of equal cells (trace/history.py).
 import { leaderOf, sampleOf } from "./cast.js";
+import { draftOf } from "./state.js";
 
 export const MAX_STEPS = 96;
 
 export class History {
   constructor(state) {
     this.state = state;
-    this.steps = []; // {place, index, cells: Map, numPrompt, numAgain, numDecode, numUsed}; places are counted from 0
-    this.rows = new Map(); // request → {runs, ends}; a run has first and last, as places
+    this.steps = []; // {place, index, cells: Map, numPrompt, numAgain, numDecode, numDrafted, numAccepted, numUsed}; places are counted from 0
+    this.rows = new Map(); // request → {runs, ends}; first and last of a run are places
     this.known = new Map(); // request → what its row needs, also after its end
     this.numPlaces = 0;
   }
 
-  // To be called after the state has taken the event in.
+  // Call this after the state has processed the event.
   replay(event) {
     for (const requestId of Object.keys(event.prompts)) {
       const request = this.state.requests.get(requestId), { firstPlace, firstS } = this.known.get(requestId) ?? {};
-      this.known.set(requestId, Object.assign(request, { firstPlace, firstS })); // a sample may have its first token before
+      this.known.set(requestId, Object.assign(request, { firstPlace, firstS })); // a sample may already have its first token
     }
     if (event.step === null) {
       this.#end(event, this.steps.at(-1));
       return;
     }
     const step = { place: this.numPlaces, index: event.step, cells: new Map(), numPrompt: 0, numAgain: 0, numDecode: 0,
-      numUsed: this.state.numOf("used", "shared", "kept") };
+      numDrafted: 0, numAccepted: 0, numUsed: this.state.numOf("used", "shared", "kept") };
     this.numPlaces += 1;
     this.steps.push(step);
     this.#compute(event, step);
@@ -45,7 +46,8 @@ export class History {
     return this.known.get(requestId);
   }
 
-  // Those that compute: of the prompt, again what they had computed before, or one by one.
+  // Requests that compute: tokens of the prompt, tokens computed before a preemption, or one decoded token, possibly with
+  // drafted ones.
   #compute(event, step) {
     const sampled = new Set(event.sampled);
     for (const [requestId, [numBefore, numTokens]] of Object.entries(event.tokens)) {
@@ -54,16 +56,19 @@ export class History {
       const numAgain = Math.max(Math.min(end, request.mostComputed ?? 0) - numBefore, 0);
       const promptEnd = request.prompt ?? (numTokens > 1 ? end : 0);
       const numPrompt = Math.max(Math.min(end, promptEnd) - numBefore - numAgain, 0);
-      request.mostComputed = Math.max(end, request.mostComputed ?? 0);
+      const [numDrafted, numAccepted] = draftOf(event, requestId);
+      request.mostComputed = Math.max(end + numAccepted, request.mostComputed ?? 0);
       step.numPrompt += numPrompt;
       step.numAgain += numAgain;
       step.numDecode += numTokens - numPrompt - numAgain;
-      this.#add(requestId, step, { kind: numAgain ? "recomputed" : numPrompt ? "prompt" : "decode", numTokens, numBefore, numAgain,
-        isSampled: sampled.has(requestId) });
+      step.numDrafted += numDrafted;
+      step.numAccepted += numAccepted;
+      this.#add(requestId, step, { kind: numDrafted ? "drafted" : numAgain ? "recomputed" : numPrompt ? "prompt" : "decode", numTokens, numBefore, numAgain,
+        isSampled: sampled.has(requestId), numDrafted, numAccepted });
     }
   }
 
-  // Those that do not: they begin from another's prompt, wait, lose their blocks, or run without a token.
+  // Requests that do not compute: they start from a prompt that another computed, wait, are preempted, or run without a token.
   #others(event, step) {
     const others = new Map(event.sampled.map((requestId) => [requestId, "forked"]));
     for (const requestId of event.waiting) others.set(requestId, "waiting");
@@ -72,16 +77,17 @@ export class History {
     for (const [requestId, kind] of others) {
       this.#request(requestId);
       if (requestId in event.tokens && kind !== "preempted") continue;
-      this.#add(requestId, step, { kind, numTokens: 0, numBefore: 0, numAgain: 0, isSampled: false });
+      this.#add(requestId, step, { kind, numTokens: 0, numBefore: 0, numAgain: 0, isSampled: false, numDrafted: 0, numAccepted: 0 });
     }
   }
 
-  // A cell that does what the one before it did, with the tokens that follow, makes that run longer.
+  // A cell that continues the cell before it, with the tokens that follow, makes that run longer.
   #add(requestId, { place, cells }, cell) {
     if (cell.numTokens) cells.set(requestId, cell);
     const { runs } = this.#row(requestId), run = runs.at(-1);
     if (run && run.last === place - 1 && run.kind === cell.kind && run.numTokens === cell.numTokens && run.numAgain === cell.numAgain &&
-        run.isSampled === cell.isSampled && cell.numBefore === run.numBefore + run.numTokens * (place - run.first)) run.last = place;
+        run.isSampled === cell.isSampled && run.numDrafted === cell.numDrafted && run.numAccepted === cell.numAccepted &&
+        cell.numBefore === run.numBefore + (run.numTokens + run.numAccepted) * (place - run.first)) run.last = place;
     else runs.push({ ...cell, requestId, first: place, last: place });
   }
 

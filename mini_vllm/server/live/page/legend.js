@@ -1,8 +1,8 @@
-// What each mark of a drawing means, next to the drawing. The code that draws a mark draws its sample, so both look alike.
-// An entry is [mark, text, sample]. A test compares the marks of a legend with those that its drawing has.
+// The meaning of each mark of a drawing, next to the drawing. The code that draws a mark also draws its sample.
+// An entry is [mark, text, sample]. A test compares the marks of a legend with those of its drawing.
 import { Cast } from "./cast.js";
 import { make } from "./dom.js";
-import { drawBox, drawCross, drawEar, drawEnd, drawLine, drawPearls, drawRing } from "./marks.js";
+import { drawBox, drawCross, drawDrafts, drawEar, drawEnd, drawLine, drawPearls, drawRing } from "./marks.js";
 import { GOOD_ENDS, ON_COLOUR } from "./palette.js";
 import { drawBlock, fillBlock, haloOf } from "./strip.js";
 import { shape, textAt } from "./svg.js";
@@ -15,14 +15,14 @@ const BLOCKS = {
 };
 const blockOf = (kind) => ({ kind, text: "", ...BLOCKS[kind] });
 
-// ---- samples: each draws into an SVG of WIDE by HIGH, or of its own width and height
+// ---- samples: each draws into an SVG of WIDE by HIGH pixels, or of the size that it defines
 
 function cell(kind, isLarge) {
   const [wide, high] = isLarge ? [43.5, 30] : [21.75, 20], size = isLarge ? { width: 44, height: 30 } : { width: WIDE, height: HIGH };
   return Object.assign((svg) => drawBlock(svg, blockOf(kind), cast, (size.width - wide) / 2 + 1, (size.height - high) / 2 + 1, wide, high), size);
 }
 
-// A cell on a canvas (bare.js): it has neither letter nor hatching.
+// A cell on a canvas (bare.js), which has neither a letter nor hatching.
 const bareCell = (kind) => (svg) => {
   fillBlock(svg, { ...blockOf(kind), kind: kind === "shared" ? "used" : kind }, cast, 11, 5, 10, 12);
   if (kind === "shared") shape(svg, "path", { d: "M11.5 16.5L20.5 5.5", stroke: ON_COLOUR, "stroke-width": 1.5 });
@@ -76,11 +76,11 @@ function root(svg) {
 
 // ---- the legends
 
-// With larger cells, a cell has the block's number and the number of its owners.
+// Larger cells contain the block's number and the number of its owners.
 export function poolLegend(isLarge) {
   return [
     ["used", isLarge ? "a block with its number; the letter and colour of its request" : "the letter and colour of the request that holds the block", cell("used", isLarge)],
-    ["shared", isLarge ? "hatched: shared by several requests, ×2 by two" : "hatched, with + for several letters: shared by several requests", cell("shared", isLarge)],
+    ["shared", isLarge ? "hatched: shared by several requests (×2: by two)" : "hatched, with + for several letters: shared by several requests", cell("shared", isLarge)],
     ["cached", "dashed, with #: free, but its tokens are still cached", cell("cached", isLarge)],
     ["empty", "blank: free, with nothing cached", cell("empty", isLarge)],
     ["copy", "red arrow: this step copies the block before a request writes (copy on write)", arrow],
@@ -89,7 +89,7 @@ export function poolLegend(isLarge) {
   ];
 }
 
-// By the id of the drawing.
+// The key is the id of the drawing.
 export const LEGENDS = {
   "bare-pool": [
     ["used", "the colour of the request that holds the block", bareCell("used")],
@@ -104,6 +104,8 @@ export const LEGENDS = {
     ["budget", "dashed line: the most tokens that a step may compute", line("M1 11H33", { stroke: "ink", "stroke-dasharray": "4 3" })],
     ["prompt", "box: part of a prompt, with its number of tokens", box("prompt", "21")],
     ["decode", "dots (a band in narrow rows): one decoded token per step", (svg) => drawPearls(svg, 0, MIDDLE, A, 17, HIGH)(WIDE)],
+    ["accepted", "squares: drafted tokens that were accepted", (svg) => drawDrafts(svg, 0, MIDDLE, A, WIDE, HIGH, 2, 2, 0)(WIDE)],
+    ["rejected", "hollow squares: drafted tokens that were rejected", (svg) => drawDrafts(svg, 0, MIDDLE, A, WIDE, HIGH, 2, 0, 2)(WIDE)],
     ["first", "corner: the first output token", (svg) => { box("prompt", "5")(svg); drawEar(svg, 26, 2); }],
     ["recomputed", "red underline: tokens computed again after a preemption", box("recomputed", "21")],
     ["waiting", "line: waiting", (svg) => drawLine(svg, 1, MIDDLE, "waiting")(WIDE - 1)],
@@ -120,7 +122,7 @@ export const LEGENDS = {
   tables: [
     ["request", "letter and colour of the request", chip],
     ["used", "number of a block that only this request holds", node("used", "3")],
-    ["shared", "hatched: shared by several requests, ×2 by two", node("shared", "5  ×2")],
+    ["shared", "hatched: shared by several requests (×2: by two)", node("shared", "5  ×2")],
     ["text", "tokens of a full block, or the block it will be copied from", text],
     ["full", "bar: how full the block is", fullness],
   ],
@@ -134,11 +136,14 @@ export const LEGENDS = {
     ["edge", "line: the right block continues the left one", line("M2 5C16 5 18 17 32 17")],
     ["text", "the tokens of a block", text],
     ["used", "number of the block, letter of its request", node("used", "3  A")],
-    ["shared", "hatched: shared by several requests, ×2 by two", node("shared", "5  ×2")],
+    ["shared", "hatched: shared by several requests (×2: by two)", node("shared", "5  ×2")],
     ["cached", "dashed: no request holds it; it stays cached until the block is needed", node("cached", "7")],
     ["kept", "in no block table, held until it is copied", node("kept", "6")],
   ],
 };
+
+// Marks of drafts: they are explained only if the engine drafts.
+export const DRAFT_MARKS = ["accepted", "rejected"];
 
 export function showLegend(list, entries) {
   list.replaceChildren(...entries.map(([mark, meaning, draw]) => {

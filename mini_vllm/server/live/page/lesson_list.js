@@ -1,4 +1,4 @@
-// The lessons on the page: what to do, a button that sets a lesson up, what to look at, and whether it was done.
+// The lessons on the page: what to do, a button that sets up the lesson, what to look at, and whether it is done.
 import { button, make } from "./dom.js";
 import { LESSONS } from "./lessons.js";
 
@@ -8,7 +8,7 @@ export class LessonList {
   // `setUp(lesson)` restarts the engine with the lesson's sizes, lays out its panes, and returns whether that worked.
   constructor(list, setUp) {
     this.done = recall();
-    this.active = null; // the lesson that is set up: only this one can be done, and only while it is open
+    this.active = null; // the lesson that is set up; only this lesson can be completed, and only while it is open
     this.items = LESSONS.map((lesson, number) => this.#item(list, lesson, number, setUp));
     this.#openNext();
   }
@@ -35,10 +35,10 @@ export class LessonList {
     this.leave();
     this.active = item;
     item.watch = item.lesson.make();
-    if (!this.done[item.lesson.id]) item.progress.textContent = "Set up. It has not happened yet.";
+    if (!this.done[item.lesson.id]) item.progress.textContent = "Set up. The engine has not done this yet.";
   }
 
-  // The engine or the model is another one now, so no lesson is set up.
+  // The engine or the model has been replaced, so no lesson is set up.
   leave() {
     if (this.active && !this.done[this.active.lesson.id]) this.active.progress.textContent = "";
     this.active = null;
@@ -57,7 +57,7 @@ export class LessonList {
     else if (typeof told === "string" && !this.done[item.lesson.id] && item.progress.textContent !== told) item.progress.textContent = told;
   }
 
-  // Until it is set up again, the lesson keeps this proof.
+  // The lesson keeps this proof until it is set up again.
   #finish(item, proof) {
     item.watch = null;
     this.done[item.lesson.id] = proof;

@@ -1,4 +1,4 @@
-// Five things to make the engine do. Each lesson watches the engine's events and notices when it was done.
+// Five lessons, in each of which the engine shows one behaviour. A lesson watches the engine's events and notices it.
 import { leaderOf } from "./cast.js";
 import { count } from "./svg.js";
 
@@ -20,7 +20,7 @@ export const LESSONS = [
   { id: "share", title: "Make it share",
     why: "Two prompts with the same beginning need the same keys and values for it. The engine computes them once, and both block tables name the same blocks.",
     todo: "Set it up: two panes with the same beginning and different endings. Then send both.",
-    look: "Hatched blocks in the pool have two owners (×2). In the prefix tree, the two requests part where their texts part.",
+    look: "Hatched blocks in the pool have two owners (×2). In the prefix tree, the two requests branch where their texts differ.",
     sizes: { ...SMALL, num_blocks: 48 }, speed: 5,
     panes: [" One day a fox", " One day a wolf"].map((end) => ({ prompt: TALE + end, maxTokens: 96 })),
     make: () => new Share() },
@@ -31,7 +31,7 @@ export const LESSONS = [
     sizes: { ...SMALL, num_blocks: 48 }, speed: 5, panes: [{ prompt: `${TALE} Then one day`, maxTokens: 48, n: 4 }],
     make: () => new Copy() },
   { id: "evict", title: "Make it evict",
-    why: "When a request ends, its blocks are free, but their contents stay cached. They are lost only when a block is handed out again. The block that has been free longest goes first.",
+    why: "When a request ends, its blocks are free, but their contents stay cached. They are lost only when a block is handed out again. The block that has been free longest is handed out first.",
     todo: "Set it up: a pool of 16 blocks, one running request at a time, four different stories. Then send all four.",
     look: "Blocks with # and a dashed border are free and still cached. Watch one take the colour of a new request: its old contents are gone and leave the prefix tree.",
     sizes: { ...SMALL, num_blocks: 17, max_num_seqs: 1 }, speed: 20, panes: STORIES.map((prompt) => ({ prompt, maxTokens: 72 })),
@@ -122,7 +122,7 @@ class Starve {
     }
     const [best] = [...this.overtaken].sort(([, one], [, other]) => other.size - one.size);
     if (!best || !low.includes(best[0])) return null;
-    return `${count(best[1].size, "high-priority request")} that arrived after ${state.cast.letter(best[0])} (low priority) went ahead of it. Keep the panes going.`;
+    return `${count(best[1].size, "high-priority request")} that arrived after ${state.cast.letter(best[0])} (low priority) went ahead of it. Let the panes continue.`;
   }
 
   #note(requestId) {

@@ -18,7 +18,7 @@ class Desk {
     this.numbers = new Numbers(find("tiles"), find("queue"), find("sentence"));
     this.controls = new Controls(find, this);
     this.panes = [];
-    this.joined = promised(); // kept when a snapshot arrives
+    this.joined = promised(); // resolved when a snapshot arrives
     this.lessons = new LessonList(find("lessons"), (lesson) => this.setUp(lesson));
     find("start-over").onclick = () => this.lessons.startOver();
     find("small-pool").onclick = () => this.showSmallPool();
@@ -103,7 +103,7 @@ class Desk {
   #welcome() {
     this.#openTwoPanes();
     if (["num_blocks", "block_size"].some((name) => this.model.sizes[name] !== SIZES[name])) return;
-    if (!this.model.is_paused) this.joined.promise.then(() => this.controls.go(false, SPEED)); // once this page listens: when the last page leaves, a paused engine goes on
+    if (!this.model.is_paused) this.joined.promise.then(() => this.controls.go(false, SPEED)); // only once this page listens: when the last page leaves, a paused engine resumes
     this.controls.say(HINT);
   }
 
@@ -111,7 +111,7 @@ class Desk {
     for (const prompt of this.model.has_chat_template ? QUESTIONS : PROMPTS) this.openPane({ prompt });
   }
 
-  // A lesson's engine and its panes. The requests of this page are stopped first. Returns whether that worked.
+  // Stop the requests of this page, then set up a lesson's engine and panes. Returns whether that worked.
   async setUp(lesson) {
     for (const pane of this.panes) pane.stop();
     if (!await this.#restart(lesson.sizes)) return false;
@@ -121,7 +121,7 @@ class Desk {
     return true;
   }
 
-  // A pool that fits on the screen, and two prompts that share blocks in it.
+  // Restart with a pool that fits on the screen, and two prompts that share blocks in it.
   async showSmallPool() {
     if (!await this.#restart(SIZES)) return;
     this.#closePanes();

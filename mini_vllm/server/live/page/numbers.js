@@ -1,9 +1,11 @@
 // The numbers: tokens per second, hit rate, blocks, the queue; and one sentence for screen readers.
 import { chip, make } from "./dom.js";
+import { draftOf } from "./state.js";
 import { count } from "./svg.js";
 
 const WINDOW_MS = 2000, SAY_EVERY_MS = 4000;
 const NAMES = ["high", "normal", "low"];
+const DRAFTS = "drafts accepted"; // only while the engine drafts
 
 export class Numbers {
   constructor(tiles, queue, sentence) {
@@ -12,7 +14,8 @@ export class Numbers {
   }
 
   hear(event, now = performance.now()) {
-    if (event.sampled.length) this.tokens.push([now, event.sampled.length]);
+    const number = event.sampled.reduce((sum, requestId) => sum + 1 + draftOf(event, requestId)[1], 0);
+    if (number) this.tokens.push([now, number]);
     while (this.tokens.length && this.tokens[0][0] < now - WINDOW_MS) this.tokens.shift();
   }
 
@@ -30,6 +33,8 @@ export class Numbers {
       "blocks in use": `${numUsed} of ${header.num_blocks - 1}`, running: `${numRunning} of ${header.max_num_seqs}`,
       waiting: String(state.waiting.length), preemptions: String(totals.num_preemptions), "copies on write": String(totals.num_forks),
       evictions: String(totals.num_evictions) };
+    if (header.num_speculative_tokens) tiles[DRAFTS] = `${totals.num_accepted_tokens} of ${totals.num_drafted_tokens}`;
+    for (const [name, told] of this.cells) if (!(name in tiles)) { told.parentElement.remove(); this.cells.delete(name); }
     for (const [name, value] of Object.entries(tiles)) this.#tile(name, value);
     this.#drawQueue(state);
     this.#say(state, numRunning, numUsed, hitRate, isPaused);
@@ -38,7 +43,7 @@ export class Numbers {
   #tile(name, value) {
     if (!this.cells.has(name)) {
       const told = make("dd");
-      this.tiles.append(make("div", {}, make("dt", { textContent: name }), told));
+      this.tiles.append(make("div", { className: name === DRAFTS ? "wide" : "" }, make("dt", { textContent: name }), told));
       this.cells.set(name, told);
     }
     const told = this.cells.get(name);

@@ -1,9 +1,9 @@
-// One pane: a prompt, its settings and its output. It uses /v1 as any client would.
+// One pane: a prompt, its settings and its output. It uses /v1 like any other client.
 import { button, chip, make } from "./dom.js";
 import { count } from "./svg.js";
 
 const PRIORITIES = ["high", "normal", "low"];
-// Endings for a prompt whose beginning is sent again.
+// Endings for a prompt that is sent again with the same beginning.
 const ENDINGS = [" But one day a fox", " Now the youngest daughter", " Then an old woman came", " In the forest there", " And the king said"];
 const QUESTIONS = ["Say it in other words.", "Tell me more about it.", "Why is that so?", "Give an example."];
 
@@ -15,7 +15,7 @@ export class Pane {
     this.messages = settings.messages ?? [];
     this.runs = new Set();
     this.numEndings = 0;
-    this.#build({ priority: "normal", maxTokens: 64, n: 1, again: false, prompt: "", ...settings });
+    this.#build({ priority: "normal", maxTokens: 64, n: 1, again: false, prompt: "", mustMatch: "", ...settings });
   }
 
   #build(settings) {
@@ -28,6 +28,8 @@ export class Pane {
     this.priority.value = settings.priority;
     this.maxTokens = make("input", { id: `${name}-tokens`, type: "number", min: 1, max: this.desk.model.sizes.max_model_len, value: settings.maxTokens });
     this.again = make("input", { id: `${name}-again`, type: "checkbox", checked: settings.again });
+    this.mustMatch = make("input", { id: `${name}-match`, type: "text", value: settings.mustMatch, placeholder: "\\d{4}-\\d\\d-\\d\\d", spellcheck: false, autocomplete: "off" });
+    this.mustMatch.title = "Optional: a regular expression that the whole output must match";
     this.output = make("div", { className: "output", role: "region", tabIndex: 0 });
     this.output.setAttribute("aria-label", `Output of pane ${this.number}`);
     this.note = make("p", { className: "note", role: "status" });
@@ -40,6 +42,7 @@ export class Pane {
         make("label", { htmlFor: this.priority.id, textContent: "Priority" }), this.priority,
         make("label", { htmlFor: this.maxTokens.id, textContent: "Max tokens" }), this.maxTokens,
         make("label", { htmlFor: this.again.id, textContent: "Repeat" }), this.again),
+      make("div", { className: "row" }, make("label", { htmlFor: this.mustMatch.id, textContent: "Must match" }), this.mustMatch),
       make("div", { className: "row" },
         button("Send", () => this.send(), { className: "main" }),
         button("Fork (n = 4)", () => this.send(4), { title: "Asks for four samples of this prompt. They share its blocks, and copy a shared block before they write into it." }),
@@ -60,9 +63,10 @@ export class Pane {
     for (const run of this.runs) run.abort();
   }
 
-  // A new pane with the same beginning: its cached blocks are found, and those in use are shared.
+  // Open a new pane with the same beginning: its cached blocks are found, and blocks in use are shared.
   samePrefix() {
-    const { priority, maxTokens, messages } = this, base = { priority: priority.value, maxTokens: Number(maxTokens.value) };
+    const { priority, maxTokens, messages, mustMatch } = this;
+    const base = { priority: priority.value, maxTokens: Number(maxTokens.value), mustMatch: mustMatch.value };
     const text = this.prompt.value.trimEnd() || this.lastPrompt || "", number = this.numEndings += 1;
     const isChat = this.desk.model.has_chat_template;
     const pane = this.desk.openPane(isChat ? { ...base, messages: [...messages], prompt: QUESTIONS[number % QUESTIONS.length] }
@@ -79,7 +83,7 @@ export class Pane {
     try {
       do await this.#sendOnce(prompt, n, run.signal); while (this.again.checked && !run.signal.aborted);
     } catch (error) {
-      this.note.textContent = run.signal.aborted ? "Stopped. It has given its blocks back." : error.message;
+      this.note.textContent = run.signal.aborted ? "Stopped. The blocks of the request are free again." : error.message;
     } finally {
       this.runs.delete(run);
       this.stopButton.disabled = !this.runs.size;
@@ -91,6 +95,7 @@ export class Pane {
     this.lastPrompt = prompt;
     const body = { model: model.model, n, stream: true, stream_options: { include_usage: true }, priority: this.priority.value,
       max_tokens: Number(this.maxTokens.value) || 64, temperature: 0.8, ignore_eos: !isChat };
+    if (this.mustMatch.value) Object.assign(body, { structured_outputs: { regex: this.mustMatch.value }, ignore_eos: false });
     if (isChat) this.messages.push({ role: "user", content: prompt });
     Object.assign(body, isChat ? { messages: this.messages } : { prompt });
     const texts = this.#begin(prompt, n);
@@ -109,7 +114,7 @@ export class Pane {
     if (usage) this.note.textContent = tellUsage(usage);
   }
 
-  // A line for each sample. Its letter is added when the engine reports the request.
+  // Add a line for each sample. Its letter follows when the engine reports the request.
   #begin(prompt, n) {
     this.note.textContent = "";
     if (this.desk.model.has_chat_template) this.output.append(make("p", { className: "asked", textContent: prompt }));
@@ -124,7 +129,7 @@ export class Pane {
     return this.texts;
   }
 
-  // Letters for the requests that the engine has reported.
+  // Add the letters of the requests that the engine has reported.
   refresh(state) {
     for (const text of this.texts ?? []) {
       if (text.isMet || !text.requestId || !state.cast.numbers.has(text.requestId)) continue;
@@ -134,7 +139,9 @@ export class Pane {
   }
 }
 
-function tellUsage({ prompt_tokens: numPrompt, completion_tokens: numNew, prompt_tokens_details: details }) {
-  const numFound = details?.cached_tokens ?? 0;
-  return `${count(numPrompt, "prompt token")} (${numFound} found in the cache), ${count(numNew, "new token")}`;
+function tellUsage({ prompt_tokens: numPrompt, completion_tokens: numNew, prompt_tokens_details: details, completion_tokens_details: drafts }) {
+  const numFound = details?.cached_tokens ?? 0, numAccepted = drafts?.accepted_prediction_tokens ?? 0;
+  const numDrafted = numAccepted + (drafts?.rejected_prediction_tokens ?? 0);
+  return `${count(numPrompt, "prompt token")} (${numFound} found in the cache), ${count(numNew, "new token")}` +
+    (numDrafted ? `, ${numAccepted} of ${count(numDrafted, "drafted token")} accepted` : "");
 }

@@ -4,7 +4,7 @@
 import { ON_COLOUR } from "./palette.js";
 import { sampleOf } from "./cast.js";
 import { BARS, Columns } from "./columns.js";
-import { drawBox, drawEach, drawEar, drawEnd, drawLine, drawPearls } from "./marks.js";
+import { drawBox, drawDrafts, drawEach, drawEar, drawEnd, drawLine, drawPearls } from "./marks.js";
 import { count, cut, resize, shape, textAt, textWidth } from "./svg.js";
 
 const ARROWS = ["↑ ", "", "↓ "]; // high, normal and low priority
@@ -72,7 +72,7 @@ export class Schedule {
     });
   }
 
-  // Left of the row: its letter, its first words, and under the pointer how many tokens of its prompt were found.
+  // To the left of the row: its letter and its first words; the tooltip says how many tokens of its prompt were found.
   #beginRow(requestId) {
     const drawn = { head: shape(this.heads, "g"), group: shape(this.body, "g", { "data-request": requestId }), runs: new Map(), numEnds: 0, top: null };
     this.rows.set(requestId, drawn);
@@ -110,6 +110,10 @@ export class Schedule {
     else if (run.kind === "preempted") known.grow = drawEach(group, left, middle, CELL, run.kind, Math.min(this.row, 14) / 2 - 1.5, paint);
     else if (run.kind === "forked") known.grow = drawEach(group, left, middle, CELL, run.kind, Math.max(Math.min(this.row - 12, 12), 3) / 2, paint);
     else if (run.kind === "decode") known.grow = drawPearls(group, left, middle, paint, CELL, this.row);
+    else if (run.kind === "drafted") {
+      const most = Math.max(this.state.header.num_speculative_tokens ?? 0, run.numDrafted);
+      known.grow = drawDrafts(group, left, middle, paint, CELL, this.row, most, run.numAccepted, run.numDrafted - run.numAccepted);
+    }
     else {
       const height = this.row - 5;
       known.grow = drawBox(group, left, middle, height, paint, run.kind);
@@ -125,7 +129,7 @@ export class Schedule {
     drawn.ear = drawEar(drawn.group, (place + 1) * CELL, 2);
   }
 
-  // From the request that computed a prompt down to those that begin from it.
+  // Lines from the request that computed a prompt to the samples that start from it.
   #drawForks(rows, first) {
     const lines = [];
     for (const { requestId, row: { runs } } of rows) {
@@ -153,7 +157,8 @@ function describe(run, letter) {
   if (run.numTokens) {
     const each = run.first === run.last ? "" : " each";
     return `${letter} computes ${count(run.numTokens, "token")}${each} after ${run.numBefore} computed earlier` +
-      (run.numAgain ? `; ${run.numAgain}${each} computed again` : "") + (run.isSampled && run.kind !== "decode" ? "; then a token is sampled" : "");
+      (run.numAgain ? `; ${run.numAgain}${each} computed again` : "") + (run.isSampled && run.kind !== "decode" && !run.numDrafted ? "; then a token is sampled" : "") +
+      (run.numDrafted ? `; ${run.numDrafted}${each} drafted, ${run.numAccepted}${each} accepted` : "");
   }
   return letter + { forked: " gets its first token from a prompt that another sample computed", waiting: " is waiting",
     idle: " is running, but computes nothing", preempted: " is preempted" }[run.kind];

@@ -1,4 +1,4 @@
-// What the page asks of the server. With keys, it asks its user for one, and sends it with everything.
+// Requests from the page to the server. If the server needs a key, the page asks its user for one and sends it along.
 import { messagesOf } from "./sse.js";
 
 const KEY = "mini_vllm key";
@@ -43,12 +43,12 @@ export class Server {
     yield* messagesOf(await this.#post(path, body, signal));
   }
 
-  // Load a model that was let go. False if that cannot be now.
+  // Load a model that was unloaded. Returns false if that is not possible now.
   load(model) {
     return this.post("/live/model", { model }).then(() => true, () => false);
   }
 
-  // The engine's events, again and again: a new snapshot follows whenever the stream ends.
+  // Yield the engine's events. Whenever the stream ends, connect again; a new snapshot follows.
   async* events(model, signal, onLost) {
     while (!signal.aborted) {
       try {

@@ -1,6 +1,6 @@
 // Server-sent events over fetch: an EventSource cannot send a key.
 
-// Each message of a response, parsed. "[DONE]" ends it.
+// Yield each message of a response, parsed. "[DONE]" ends the stream.
 export async function* messagesOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -1,5 +1,9 @@
 // The state of the engine, replayed from its events: blocks, block tables, keys, requests (pictures/pool_state.py).
 import { Cast } from "./cast.js";
+import { noteDraws } from "./matches.js";
+
+// [drafted tokens, accepted tokens] of a request in a step.
+export const draftOf = (event, requestId) => event.drafts?.[requestId] ?? [0, 0];
 
 export class EngineState {
   constructor(header) {
@@ -14,23 +18,25 @@ export class EngineState {
     this.numTokens = new Map();
     this.copies = [];
     this.requests = new Map(); // live ones: {prompt, name, priority, arrivedS, mostComputed, found, firstStep}
+    this.bound = new Map(); // outputs that must match, also some that have ended
     this.waiting = [];
-    this.totals = { num_query_tokens: 0, num_hit_tokens: 0, num_evictions: 0, num_forks: 0, num_preemptions: 0 };
+    this.totals = { num_query_tokens: 0, num_hit_tokens: 0, num_evictions: 0, num_forks: 0, num_preemptions: 0,
+      num_drafted_tokens: 0, num_accepted_tokens: 0 };
     this.nowS = 0;
     this.step = null;
     this.treeVersion = 0;
-    // What has changed since it was last drawn: blocks by their id, tables by their request.
+    // The changes since the last drawing: ids of blocks, and the requests of tables.
     this.changedBlocks = new Set();
     this.changedTables = new Set();
   }
 
-  // Everything has been drawn.
+  // Call this when everything has been drawn.
   noteDrawn() {
     this.changedBlocks.clear();
     this.changedTables.clear();
   }
 
-  // The state before the events that follow.
+  // Take over a snapshot, the state before the events that follow.
   applyBase(base) {
     this.apply({ tokens: {}, sampled: [], waiting: [], preempted: [], finished: {}, copies: [], step: null, ...base });
     for (const [requestId, [most, found]] of Object.entries(base.computed ?? {})) {
@@ -40,7 +46,7 @@ export class EngineState {
     }
   }
 
-  // One event. Returns the blocks that changed, each with its former state: [{block, before}].
+  // Process one event. Returns the blocks that changed, each with its former state: [{block, before}].
   apply(event) {
     const touched = new Map();
     const touch = (block) => {
@@ -54,7 +60,7 @@ export class EngineState {
     for (const [id, refCnt, isCached] of event.blocks) Object.assign(touch(this.blocks[id]), { refCnt, isCached: Boolean(isCached) });
     for (const [id, key, parent, text] of event.keys ?? []) Object.assign(touch(this.blocks[id]), { key, parent, text });
     for (const [requestId, table] of Object.entries(event.tables)) this.#changeTable(requestId, table, touch);
-    for (const [requestId, [before, number]] of Object.entries(event.tokens)) this.numTokens.set(requestId, before + number);
+    for (const [requestId, [before, number]] of Object.entries(event.tokens)) this.numTokens.set(requestId, before + number + draftOf(event, requestId)[1]);
     this.copies = event.copies;
     for (const [source, copy] of this.copies) { touch(this.blocks[source]); touch(this.blocks[copy]); }
     for (const { block } of touched.values()) {
@@ -66,11 +72,12 @@ export class EngineState {
     if (changes.some(({ block, before }) => block.key !== before.key || (block.key !== null &&
       (block.refCnt !== before.refCnt || block.owners.join() !== before.owners.join())))) this.treeVersion += 1;
     this.waiting = event.waiting ?? [];
+    noteDraws(this.bound, event);
     Object.assign(this.totals, event.totals ?? {});
     return changes;
   }
 
-  // To be called when an event has been drawn and noticed: requests that have ended are forgotten.
+  // Call this when an event has been drawn and noticed: it forgets the requests that have ended.
   forget(event) {
     for (const requestId of Object.keys(event.finished)) {
       this.requests.delete(requestId);
@@ -119,7 +126,7 @@ export class EngineState {
     return kinds.reduce((sum, kind) => sum + this.counts[kind], 0);
   }
 
-  // The sentence over the pool.
+  // Return the sentence above the pool.
   describe() {
     const kept = this.numOf("kept"), shared = this.numOf("shared"), cached = this.numOf("cached");
     const parts = [`${this.numOf("used", "shared")} in use`];

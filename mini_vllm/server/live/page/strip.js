@@ -1,12 +1,12 @@
 // The blocks of the pool side by side: each in the colour of its owner, hatched, pale or blank (pictures/strip.py).
-// Only changes are drawn: a cell is made again when its block differs from what was drawn.
+// Only changes are drawn: a cell is replaced when its block differs from the drawn one.
 import { CELLS, MARGIN, ON_COLOUR, WIDTH } from "./palette.js";
 import { hatch, resize, shape, textAt } from "./svg.js";
 
 // A cell with a number is at least MIN_NUMBERED wide, one with a letter at least MIN_LETTERED.
 export const MIN_NUMBERED = 32, MIN_LETTERED = 16;
 
-// Width and height of a cell: the more blocks, the smaller.
+// Width and height of a cell, which is smaller the more blocks there are.
 export function cellOf(state, width) {
   const [, wide, high] = CELLS.find(([most]) => state.blocks.length <= most * Math.max(width / WIDTH, 1));
   return [wide, high];
@@ -124,7 +124,7 @@ export function fillBlock(parent, block, cast, x, y, width, height, title = "") 
   if (kind === "shared") hatch(parent, x + 1, y + 1, width - 2, height - 2);
 }
 
-// What is shown when a pointer is over a block.
+// Return the tooltip of a block.
 export function tell(block, cast) {
   const free = { null: "the null block, which is never handed out", cached: "free; its contents are still cached", empty: "free, with nothing cached" };
   const text = block.text ? `; it contains “${block.text}”` : "";

@@ -1,4 +1,4 @@
-// Small things of SVG, as mini_vllm/pictures/elements.py and canvas.py have them: shapes painted by name.
+// Helpers for SVG, like those in mini_vllm/pictures/elements.py and canvas.py: shapes painted by name.
 import { PAINTS, PREFIX } from "./palette.js";
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
@@ -16,8 +16,8 @@ export function shape(parent, name, attributes = {}, text = "", title = "") {
   return element;
 }
 
-// `fill` and `stroke` are names of the palette, or colours as SVG writes them. A class says what is another colour on
-// dark paper. What is null is left out.
+// `fill` and `stroke` are names of the palette, or colours in SVG's notation. A class marks paints that have another
+// colour on dark paper. Attributes that are null are left out.
 export function paint(element, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== null && value !== undefined) element.setAttribute(name, value);
@@ -32,7 +32,7 @@ export function paint(element, attributes) {
   if (classes.length) element.setAttribute("class", classes.join(" "));
 }
 
-// A picture in a file could not hold control characters, so it has a sign for them; this one has the same.
+// Replace control characters by a sign, as the pictures in files do, which cannot contain them.
 function clean(text) {
   return text.replace(/[^\t\n\r\x20-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu, "\ufffd");
 }
@@ -54,20 +54,20 @@ export function resize(svg, width, height, label) {
 
 const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]/u;
 
-// About how wide a text will be; fonts differ, so rather more.
+// Estimate the width of a text. Fonts differ, so the estimate is rather too large.
 export function textWidth(text, size) {
   let sum = 0;
   for (const letter of text) sum += WIDE.test(letter) ? 1.7 : 1;
   return 0.61 * size * sum;
 }
 
-// The beginning and the end of an id: those of one batch often differ only there.
+// Return the beginning and the end of an id: ids of one batch often differ only at the end.
 export function shorten(text, most = 24) {
   const letters = [...text];
   return letters.length <= most ? text : letters.slice(0, most - 10).join("") + "…" + letters.slice(-9).join("");
 }
 
-// How wide a text is in the font of the drawings, which depends on the installed fonts.
+// Measure the width of a text in the font of the drawings, which depends on the installed fonts.
 const pencil = document.createElement("canvas").getContext("2d");
 export function measuredWidth(text, size, isBold = false) {
   pencil.font = `${isBold ? "bold " : ""}${size}px Helvetica, Arial, sans-serif`;
@@ -79,7 +79,7 @@ export function fitted(text, size, room, isBold = false) {
   return measuredWidth(text, size, isBold) <= room ? {} : { textLength: room, lengthAdjust: "spacingAndGlyphs" };
 }
 
-// As much of the beginning as fits.
+// Return the beginning of a text that fits.
 export function cut(text, size, room, isBold = false) {
   const letters = [...text];
   if (measuredWidth(text, size, isBold) <= room) return text;

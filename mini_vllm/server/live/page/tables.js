@@ -41,7 +41,7 @@ export class Tables {
       ([requestId, table]) => `${state.cast.letter(requestId)} holds ${count(table.length, "block")}`).join(", ") : "No request holds a block");
   }
 
-  // Entries that are as they were stay; from one that is wider or narrower than it was, all after it move.
+  // Unchanged entries stay. If the width of an entry changes, all entries after it move.
   #drawRow(requestId, table, old) {
     const row = old ?? this.#beginRow(requestId), [left, top] = this.width < MIN_BESIDE ? [MARGIN, 32] : [MARGIN + HEAD, 0];
     let x = left, y = top;
@@ -68,7 +68,7 @@ export class Tables {
     return copy ? `will be copied from ${copy[0]}` : shorten(block.text, 44);
   }
 
-  // Left of the blocks: whose they are.
+  // To the left of the blocks: the request that holds them.
   #beginRow(requestId) {
     const { cast, requests } = this.state, group = shape(this.svg, "g", { "data-table": requestId });
     const name = requests.get(requestId)?.name || requestId;
@@ -81,7 +81,7 @@ export class Tables {
     return row;
   }
 
-  // How full each block is; only the last ones change, step by step.
+  // Draw how full each block is. Only the last blocks change from step to step.
   #fill(row, num) {
     row.num = num;
     const size = this.state.header.block_size;

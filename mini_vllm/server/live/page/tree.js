@@ -1,9 +1,9 @@
-// The prefix tree: a node is a block and the tokens it stands for, hung under the block before it (pictures/tree.py).
+// The prefix tree: a node is a cached block with its tokens; its parent is the block before it (pictures/tree.py).
 import { MARGIN, ON_COLOUR, TREE_GAP, TREE_LINE, TREE_MAX_LINE } from "./palette.js";
 import { count, fitted, resize, shape, textAt, textWidth } from "./svg.js";
 import { fillBlock, haloOf, tell } from "./strip.js";
 
-// A larger tree is cut: it would be unreadable, and it changes in every step.
+// A larger tree is truncated: it would be unreadable, and it changes in every step.
 const MAX_NODES = 80;
 // A tree with more than MAX_AT_ONCE nodes is drawn at most every EVERY_MS.
 const MAX_AT_ONCE = 40, EVERY_MS = 500;
@@ -28,7 +28,7 @@ export class Tree {
     resize(this.svg, Math.ceil(this.right) + MARGIN, height + (left ? 18 : 0), label + (left ? `; ${numDrawn} are drawn` : ""));
   }
 
-  // The node, and to its right its children.
+  // Draw the node, and its children to its right.
   #drawNode(node, x, top, high) {
     const y = top + node.row * high, toMiddle = (high - 11) / 2, right = x + node.width, middle = y + toMiddle;
     this.right = Math.max(this.right, right);
@@ -61,13 +61,14 @@ function makeNode(block) {
   return { block, children: [], row: 0 };
 }
 
-// What is written on a node, and how wide that makes it.
+// Return the text of a node, and the width that the node needs for it.
 function writeOn(node) {
   node.lines = inLines(node.block === null ? "root" : node.block.text || node.block.key);
   node.width = Math.max(52, Math.max(...node.lines.map((line) => textWidth(line, 10))) * 0.87 + 10);
 }
 
-// Of several blocks of one content, children hang under the first. If there are too many nodes, those in use come first.
+// If several blocks have the same contents, the first of them gets the children. If there are too many nodes, the nodes in use
+// come first.
 function grow(state, maxNodes) {
   const root = makeNode(null), nodes = new Map(), firstOf = new Map();
   const found = state.blocks.filter((block) => block.key !== null);
@@ -94,7 +95,7 @@ function grow(state, maxNodes) {
   return { root, number: found.length, numDrawn: drawn.length };
 }
 
-// One line, or two that are about as long.
+// Split a long text into two lines of similar length.
 function inLines(text) {
   const places = [...text.matchAll(/ (?=[^.,;:!?·])/gu)].map(({ index }) => index).filter((place) => place > 0 && place < text.length - 1);
   if (text.length <= TREE_MAX_LINE || !places.length) return [text];
@@ -107,7 +108,7 @@ function mostLines(node) {
   return Math.max(node.lines.length, ...node.children.map(mostLines));
 }
 
-// Give each leaf a row, and each node the middle of its children; returns the first free row.
+// Give each leaf a row, and put each node in the middle of its children. Returns the first free row.
 function layOut(node, row) {
   if (!node.children.length) {
     node.row = row;

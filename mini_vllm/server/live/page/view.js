@@ -1,7 +1,8 @@
 // All drawings of the engine. Events only change the state; what changed is drawn once, before the next frame.
 import { BareStrip, BareTables } from "./bare.js";
 import { History } from "./history.js";
-import { LEGENDS, poolLegend, showLegend } from "./legend.js";
+import { Matches } from "./matches.js";
+import { DRAFT_MARKS, LEGENDS, poolLegend, showLegend } from "./legend.js";
 import { Schedule } from "./schedule.js";
 import { EngineState } from "./state.js";
 import { cellOf, MIN_LETTERED, MIN_NUMBERED, Strip } from "./strip.js";
@@ -16,13 +17,15 @@ export class View {
     this.find = find;
     Object.assign(this, { strip: new Strip(find("pool")), tables: new Tables(find("tables")), tree: new Tree(find("tree")),
       bareStrip: new BareStrip(find("bare-pool")), bareTables: new BareTables(find("bare-tables")),
-      schedule: new Schedule(find("schedule")), state: null, history: null });
+      schedule: new Schedule(find("schedule")), matches: new Matches(find("matches"), find("match-list")), state: null, history: null });
     for (const [name, entries] of Object.entries(LEGENDS)) showLegend(find(`${name}-legend`), entries);
     this.#showPoolLegend(false);
+    this.#showScheduleLegend(false);
   }
 
   begin({ header, base, events }) {
     this.state = new EngineState(header);
+    this.#showScheduleLegend(Boolean(header.num_speculative_tokens));
     this.history = new History(this.state);
     this.state.applyBase(base);
     this.history.replay({ ...base, step: null, finished: {} });
@@ -39,13 +42,14 @@ export class View {
 
   draw() {
     const { state } = this;
-    const width = Math.max(this.find("pool").closest("section").clientWidth - 26, 280); // asked once: each time, the browser does its layout again
+    const width = Math.max(this.find("pool").closest("section").clientWidth - 26, 280); // read once: each time, the browser computes its layout again
     const numEntries = [...state.tables.values()].reduce((sum, table) => sum + table.length, 0);
     const [cellWidth] = cellOf(state, width);
     this.#choose("pool", state.blocks.length > MAX_CELLS || cellWidth < MIN_LETTERED, this.bareStrip, this.strip).draw(state, width);
     this.#showPoolLegend(cellWidth >= MIN_NUMBERED);
     this.#choose("tables", numEntries > MAX_ENTRIES, this.bareTables, this.tables).draw(state, width);
     this.schedule.draw(this.history, width);
+    this.matches.draw(state);
     this.tree.draw(state);
     state.noteDrawn();
     this.find("pool-sentence").textContent = state.describe();
@@ -59,7 +63,11 @@ export class View {
     showLegend(this.find("pool-legend"), poolLegend(isLarge));
   }
 
-  // Shapes, or only cells, each with its legend. The drawing that is hidden misses changes, so it will begin again.
+  #showScheduleLegend(hasDrafts) {
+    showLegend(this.find("schedule-legend"), LEGENDS.schedule.filter(([mark]) => hasDrafts || !DRAFT_MARKS.includes(mark)));
+  }
+
+  // Show shapes, or only cells, each with its legend. The hidden drawing misses changes, so it starts again when it is shown.
   #choose(name, isBare, bare, shapes) {
     const [chosen, other] = isBare ? [bare, shapes] : [shapes, bare];
     this.find(name).toggleAttribute("hidden", isBare);
@@ -70,7 +78,7 @@ export class View {
     return chosen;
   }
 
-  // Instead of an empty picture there is a sentence.
+  // Show a sentence instead of an empty picture.
   #showOrSay(picture, sentence, hasSomething) {
     this.find(picture).parentElement.hidden = !hasSomething;
     this.find(sentence).hidden = Boolean(hasSomething);
