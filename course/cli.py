@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from course.commands import Course
+from course.core.child_process import ending_on_signals
 from course.grading.class_run.options import add_options
 from course.grading.class_run.options import run as grade
 from course.install.init_update import lay_down, update
@@ -25,64 +26,79 @@ COMMANDS = ("status", "next", "test", "watch", "hint", "run", "serve", "demo", "
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="course", description="The lab course: where you are and how your work does.")
+    parser = argparse.ArgumentParser(
+        prog="course", description="The lab course: see where you are, test your work, run it in the engine.")
     commands = parser.add_subparsers(dest="command", metavar="command")
-    lab_help = "a lab by number (2.1), name or folder; default: the one you are at"
+    lab_help = "a lab by number (2.1), name or folder; default: your current lab"
 
     def command(name: str, help: str) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=help, description=help)
         made.set_defaults(parser=made)
         return made
 
-    command("status", "how far you are in each lab").add_argument(
-        "--json", action="store_true", help="for machines; self-reported, so not for grading")
-    command("next", "what to do now")
-    test = command("test", "test your starter.py: the task to work on in full, the others in a line each")
-    test.add_argument("labs", nargs="*", metavar="lab", help=f"{lab_help}; or: all")
-    test.add_argument("--task", type=int, help="only the tests of this task")
+    command("status", "show your progress in each lab").add_argument(
+        "--json", action="store_true", help="print JSON for other programs; self-reported, so do not grade by it")
+    command("next", "say what to do next")
+    test = command("test", "test your starter.py; show your current task in full and the others in one line each")
+    test.add_argument("labs", nargs="*", metavar="lab", help=f"{lab_help}; “all” tests every lab")
+    test.add_argument("--task", type=int, help="run only the tests of this task")
     test.add_argument("--all", action="store_true", dest="is_full", help="show every test")
     command("watch", "test again whenever you save").add_argument("lab", nargs="?", help=lab_help)
-    hint = command("hint", "a hint for the task you are at")
+    hint = command("hint", "show a hint for your current task")
     hint.add_argument("lab", nargs="?", help=lab_help)
-    hint.add_argument("--level", type=int, choices=LEVELS, default=1, help="1 a nudge, 2 the idea, 3 nearly the code")
-    hint.add_argument("--task", type=int, help="another task than the one you are at")
-    run = command("run", "decode with your own pieces in the engine, and compare with the reference")
+    hint.add_argument("--level", type=int, choices=LEVELS, default=1, help="1: a nudge (default); 2: the idea; "
+                      "3: nearly the code")
+    hint.add_argument("--task", type=int, help="show a hint for this task instead of your current one")
+    run = command("run", "decode with your own code in the engine, and compare with the reference")
     run.add_argument("prompt", nargs="?", default=DEFAULT_PROMPT, help="default: %(default)s")
     run.add_argument("--model", default="tiny-tales", help="default: %(default)s")
     which = run.add_mutually_exclusive_group()
     which.add_argument("--lab", action="append", default=[], metavar="2.1,4.2",
-                       help="just the pieces of these labs, whether they pass or not")
-    which.add_argument("--strict", action="store_true", help="every part must be yours; then the capstone")
-    run.add_argument("--trace", type=Path, metavar="FILE", help="record every step: as a picture if FILE ends "
-                     "in .svg or .png, else for `mini-vllm trace FILE`")
-    serve = command("serve", "your own pieces behind a server, and a page that shows them at work")
+                       help="use only your code for these labs, whether they pass or not")
+    which.add_argument("--strict", action="store_true", help="require that every part is yours, then run the capstone")
+    run.add_argument("--trace", type=Path, metavar="FILE", help="record every step in FILE: as a picture if it "
+                     "ends in .svg or .png, otherwise as a trace that `mini-vllm trace FILE` draws")
+    serve = command("serve", "serve with your own code, and show it at work on a live page")
     serve.add_argument("--model", default="tiny-tales", help="default: %(default)s")
     serve.add_argument("--port", type=int, default=8000, help="default: %(default)s")
-    demo = command("demo", "three requests, served by your KV cache manager on your block pool")
+    serve.add_argument("--draft", action="store_true", help="guess tokens with your drafter of lab 6.1")
+    demo = command("demo", "serve three requests with your KV cache manager and your block pool")
     demo.add_argument("what", nargs="?", choices=DEMOS, default=DEMOS[0], help="default: %(default)s")
-    bench = command("bench", "what an operation of your block pool costs, in a small and in a large pool")
+    bench = command("bench", "measure the operations of your block pool, in a small and in a large pool")
     bench.add_argument("what", nargs="?", choices=BENCHES, default=BENCHES[0], help="default: %(default)s")
-    bench.add_argument("--cold", action="store_true", help="leave the blocks out of the CPU's caches")
-    reset = command("reset", "put the shipped starter.py back, keeping a backup of yours")
+    bench.add_argument("--cold", action="store_true", help="measure with cold CPU caches")
+    reset = command("reset", "restore the shipped starter.py, and keep a backup of yours")
     reset.add_argument("lab", nargs="?", help=lab_help)
-    reset.add_argument("--bare", action="store_true", help="signatures and invariants only, without the recipe")
-    solution = command("solution", "the solution of a lab that you have passed")
+    reset.add_argument("--bare", action="store_true", help="shorten the docstrings to purpose, result and "
+                       "errors, and list the invariants")
+    solution = command("solution", "show the solution of a lab that you have passed")
     solution.add_argument("lab", nargs="?", help=lab_help)
-    solution.add_argument("--spoil", action="store_true", help="show it before you pass")
-    answer = command("answer", "answers to a lab's stretch items and its interview question")
+    solution.add_argument("--spoil", action="store_true", help="show the solution even if the lab does not pass yet")
+    answer = command("answer", "show answers to a lab's stretch items and its interview question")
     answer.add_argument("lab", nargs="?", help=lab_help)
-    answer.add_argument("question", nargs="?", help="1, 2, … for the stretch items, or interview; default: list them")
-    board = command("board", "your scores in the open lab, beside the naive policy, the reference and the optimum")
-    board.add_argument("lab", nargs="?", help="a lab that has a score; default: the first")
-    init = command("init", "lay the course down in a new folder")
-    init.add_argument("folder", type=Path)
-    command("update", "bring the installed version's tests and texts; your work stays")
-    add_options(command("grade", "for instructors: grade what a class has handed in, each file in a sandbox"))
-    check = command("check", "for authors: prove that every lab is in order")
-    check.add_argument("labs", nargs="*", metavar="lab")
-    check.add_argument("--surface", action="store_true", help="instead: print what each lab's file may use of the "
-                       "grader's, and call all of it, with hostile arguments, too")
-    command("sync", "for authors: make starter.py anew from solution.py").add_argument("labs", nargs="*", metavar="lab")
+    answer.add_argument("question", nargs="?", help="1, 2, … for a stretch item, or interview; default: list "
+                        "the questions")
+    board = command("board", "show your scores in an open lab, with those of known solutions")
+    board.add_argument("lab", nargs="?", help="a lab that has a score; default: the one of the current folder, else "
+                       "your best score in each")
+    merge = board.add_argument_group("for instructors")
+    merge.add_argument("--merge", nargs="+", type=Path, metavar="DIR", help="instead, make one table of a class's "
+                       "scores, from graded submissions: the folders that `course grade --out DIR` wrote")
+    merge.add_argument("--output", "--out", dest="out", type=Path, metavar="FILE", help="write the table to a .txt, "
+                       ".md or .csv file; default: print it")
+    merge.add_argument("--names", action="store_true", help="list names; default: aliases. A student's feedback shows "
+                       "the student's alias")
+    merge.add_argument("--hidden", type=Path, metavar="DIR", help="the folder of hidden tests, if the class was graded "
+                       "with one")
+    init = command("init", "create the course in a new folder")
+    init.add_argument("folder", type=Path, help="the folder to create")
+    command("update", "update tests and texts to the installed version; your work is unchanged")
+    add_options(command("grade", "for instructors: grade the submissions of a class, each file in a sandbox"))
+    check = command("check", "for authors: check that every lab is consistent")
+    check.add_argument("labs", nargs="*", metavar="lab", help="the labs to check; default: all")
+    check.add_argument("--surface", action="store_true", help="instead of the usual checks, print the grader's names "
+                       "that each lab's file may use, and call all of them with hostile arguments")
+    command("sync", "for authors: generate starter.py from solution.py").add_argument("labs", nargs="*", metavar="lab")
     return parser
 
 
@@ -102,7 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: list[str]) -> int:
     try:
         _check_command(argv)
-        return _run(parse_arguments(make_parser(), argv))
+        with ending_on_signals():
+            return _run(parse_arguments(make_parser(), argv))
     except LabError as error:
         print(error, file=sys.stderr)
     except (OSError, ModuleNotFoundError) as error:
@@ -145,7 +162,7 @@ def _run(arguments: argparse.Namespace) -> int:
             names = [name for names in arguments.lab for name in names.split(",") if name]
             return course.run(RunOptions(arguments.prompt, arguments.model, names, arguments.strict, arguments.trace))
         case "serve":
-            return course.serve(arguments.model, arguments.port)
+            return course.serve(arguments.model, arguments.port, arguments.draft)
         case "demo":
             return course.demo()
         case "bench":
@@ -155,13 +172,24 @@ def _run(arguments: argparse.Namespace) -> int:
         case "answer":
             return course.answer(arguments.lab, arguments.question)
         case "board":
-            return course.board(arguments.lab)
+            return _board(course, arguments)
         case "solution":
             return course.solution(arguments.lab, arguments.spoil)
         case "check":
             return course.check(arguments.labs, arguments.surface)
         case _:
             return course.sync(arguments.labs)
+
+
+def _board(course: Course, arguments: argparse.Namespace) -> int:
+    if arguments.merge:
+        from course.grading.class_run.merge_boards import MergeOptions  # students do not need the grader
+        return course.merge_boards(arguments.lab, MergeOptions(arguments.merge, arguments.out, arguments.names,
+                                                               arguments.hidden))
+    for option, value in (("--output", arguments.out), ("--names", arguments.names), ("--hidden", arguments.hidden)):
+        if value:
+            raise LabError(f"{option} needs --merge DIR, the folders of a graded class.")
+    return course.board(arguments.lab)
 
 
 if __name__ == "__main__":

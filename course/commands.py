@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -22,13 +23,16 @@ from course.pytest_run.listeners import OnPoll
 from course.pytest_run.run_lab import LabRunFailed, run_lab
 from course.student.demo_commands import Showpieces
 from course.student.hint_commands import Help
-from course.student.leaderboard import show_board
+from course.student.leaderboard import show_board, show_boards
 from course.student.progress import LabProgress, Progress, State
 from course.student.report import VerdictLines
 from course.student.run_command import RunCommand, RunOptions, choose_pieces, show_whose
 from course.student.serve_command import OwnServer
 from course.student.status_table import status_table
 from course.student.watch_saves import SavedMeanwhile, Saves
+
+if TYPE_CHECKING:
+    from course.grading.class_run.merge_boards import MergeOptions
 
 #: The note on the origin of the results in ``course status --json``.
 SELF_REPORTED = ("self-reported: run by the student, on the student's machine, with the student's copy of the tests; "
@@ -70,7 +74,7 @@ class Course:
         """Return how far each lab is. Labs changed since their last test are tested first, which may take a while."""
         changed = [lab.number for lab in self.labs if self.progress.remembered(lab).is_outdated]
         if changed and not is_quiet:
-            self.console.print(Text(f"Testing what has changed: {', '.join(changed)} …", style="dim"))
+            self.console.print(Text(f"Testing changed labs: {', '.join(changed)} …", style="dim"))
         return [self.progress.of(lab) for lab in self.labs]
 
     def next(self) -> int:
@@ -80,7 +84,7 @@ class Course:
         if row is not None:
             left_out = [other.lab.number for other in rows[:rows.index(row)] if other.state is not State.PASSED]
             if left_out:
-                self.console.print(Text(f"  Still open before it: {', '.join(left_out)}", style="dim"))
+                self.console.print(Text(f"  Earlier labs that do not pass yet: {', '.join(left_out)}", style="dim"))
             if row.state is State.NOT_STARTED:
                 self._say_what_comes_first(row, rows)
             self._say_where("read  ", row.lab.relative(row.lab.readme))
@@ -96,7 +100,7 @@ class Course:
         if is_new and (phase / "primer.md").is_file():
             self._say_where("first ", row.lab.relative(phase / "primer.md"), "half an hour; skip what you know")
         elif (phase / "README.md").is_file():
-            what = "the phase; it says what to leave for later" if is_new else "what it names for this lab"
+            what = "the phase's page; it says what to leave for later" if is_new else "the parts named for this lab"
             self._say_where("first ", row.lab.relative(phase / "README.md"), what)
 
     def _say_where(self, when: str, where: str, note: str = "") -> None:
@@ -105,7 +109,7 @@ class Course:
     def _what_next(self, rows: list[LabProgress]) -> str:
         row = self._current(rows)
         if row is None:
-            return "Every lab passes. Well done. All of them together: course run --strict"
+            return "Every lab passes. Well done. Run all of them together: course run --strict"
         if row.state is State.NOT_STARTED:
             duration = f" (about {row.lab.minutes} minutes)" if row.lab.minutes else ""
             return f"Next: lab {row.lab.number}, {row.lab.title}{duration}."
@@ -146,7 +150,7 @@ class Course:
         else:
             labs = [find_lab(name, self.labs) for name in names] or [self._lab(None)]
         if task is not None and len(labs) != 1:
-            raise LabError(f"--task {task} is a task of one lab, but {len(labs)} labs are to be tested.")
+            raise LabError(f"--task {task} needs a single lab, but {len(labs)} labs are given.")
         try:
             results = [self._test(lab, is_full) if task is None else self._show_task(lab, task) for lab in labs]
         except KeyboardInterrupt:
@@ -169,11 +173,11 @@ class Course:
         failing = {name: verdict for name, verdict in verdicts.items() if not verdict.passed}
         names = f"lab{'s' if len(own) > 1 else ''} {', '.join(sorted(own))}"
         if not failing:
-            print_wrapped(self.console, f"On your own {names} instead of the reference's: all {len(verdicts)} tests "
-                          "pass, too.\n", indent=2)
+            print_wrapped(self.console, f"With your own {names} instead of the reference's, all {len(verdicts)} tests "
+                          "pass.\n", indent=2)
             return
-        print_wrapped(self.console, f"On your own {names} instead of the reference's, {len(failing)} of "
-                      f"{len(verdicts)} tests fail. This costs no points, but your pieces will meet in the engine:",
+        print_wrapped(self.console, f"With your own {names} instead of the reference's, {len(failing)} of "
+                      f"{len(verdicts)} tests fail. This costs no points, but in the engine your parts run together:",
                       indent=2)
         for name, verdict in failing.items():
             print_wrapped(self.console, f"{name}: {verdict.message.splitlines()[0] if verdict.message else 'it fails'}",
@@ -243,26 +247,41 @@ class Course:
     def reset(self, name: str | None, is_bare: bool = False) -> int:
         return self.help.reset(self._lab(name), is_bare)
 
-    # ---- the open lab
+    # ---- the open labs
 
     def board(self, name: str | None = None) -> int:
+        """Score an open lab: the named one, else the current folder's, else the only one. If there are several, list
+        the best scores."""
+        open_labs = self._open_labs(name)
+        here = lab_of_path(Path.cwd(), open_labs)
+        if name is None and here is None and len(open_labs) > 1:
+            return show_boards(open_labs, self.root, self.console)
+        return show_board(here if name is None and here else open_labs[0], self.root, self.console)
+
+    def merge_boards(self, name: str | None, wish: MergeOptions) -> int:
+        """Make the board of a class for the named lab, else for each open lab, from graded submissions."""
+        from course.grading.class_run.merge_boards import merge_boards  # students do not need the grader
+        return merge_boards(wish, self._open_labs(name))
+
+    def _open_labs(self, name: str | None) -> list[Lab]:
+        """Return the labs that have a score, or the named one of them. Raise LabError if there is none."""
         open_labs = [lab for lab in self.labs if lab.score]
         if not open_labs:
             raise LabError("This course has no lab with a score.")
-        lab = find_lab(name, self.labs) if name is not None else open_labs[0]
-        if not lab.score:
+        lab = find_lab(name, self.labs) if name is not None else None
+        if lab is not None and not lab.score:
             raise LabError(f"Lab {lab} has no score. Labs that have one: {', '.join(map(str, open_labs))}.")
-        return show_board(lab, self.root, self.console)
+        return [lab] if lab is not None else open_labs
 
     # ---- the student's own engine
 
     def run(self, wish: RunOptions) -> int:
         if re.fullmatch(r"\d+\.\d+", wish.prompt):
-            raise LabError(f"{wish.prompt!r} would be the prompt. For a lab: course run --lab {wish.prompt}")
+            raise LabError(f"{wish.prompt!r} would be used as the prompt. To run a lab: course run --lab {wish.prompt}")
         return RunCommand(self.root, self.labs, self.progress, self.console).run(wish)
 
-    def serve(self, model: str, port: int) -> int:
-        return OwnServer(self.labs, self.console, self._passes).serve(model, port)
+    def serve(self, model: str, port: int, draft: bool = False) -> int:
+        return OwnServer(self.labs, self.console, self._passes).serve(model, port, draft)
 
     def demo(self) -> int:
         return Showpieces(self.labs, self.console, self._passes).demo_blocks()

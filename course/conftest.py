@@ -125,7 +125,7 @@ def lab2(project):
 
 @pytest.fixture
 def terminal():
-    """The output of the ``course`` commands."""
+    """Collect the output of the ``course`` commands."""
     return io.StringIO()
 
 
@@ -137,7 +137,7 @@ def course(project, terminal, monkeypatch):
 
 @pytest.fixture
 def elsewhere(project):
-    """The course as if created by ``course init`` in its own folder, so that the command finds it."""
+    """Create the course as ``course init`` does, in its own folder, so that the command finds it."""
     (project / MARKER).parent.mkdir()
     (project / MARKER).write_text("{}")
     return project

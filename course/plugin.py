@@ -13,7 +13,8 @@ import dataclasses
 import os
 import signal
 import types
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,23 +56,24 @@ TELLING_LIMIT_S = 2.0
 
 _impl_key = pytest.StashKey[Impl]()
 _num_cases_key = pytest.StashKey[int]()
+_score_key = pytest.StashKey[float]()
 _session_key = pytest.StashKey["LabSession"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("labs")
     group.addoption("--impl", action="append", metavar="auto|starter|solution|engine|PATH",
-                    help="what the labs' tests test: auto (default) is the solution, and the starter once it has been "
-                         "edited; a folder may be that of one lab or of a whole course; may be given several times")
+                    help="the file that the labs' tests run on: auto (default) is the starter if you have edited it, "
+                         "and otherwise the solution; a folder may contain one lab or a whole course; repeatable")
     group.addoption("--base", action="append", default=[], metavar="LAB=FILE",
-                    help="the file that stands for an earlier lab on which the tested one builds (default: its "
+                    help="the file to use for an earlier lab that the tested lab builds on (default: its "
                          "solution.py); may be given several times")
     group.addoption("--time-limit", type=float, default=DEFAULT_TIME_LIMIT_S, metavar="SECONDS",
-                    help="how long one test of a lab may compute, in CPU time (default: %(default)s; some labs have a "
-                         "multiple of it). By the clock it may take ten times as long, and half a minute at least")
+                    help="CPU time limit of one test of a lab (default: %(default)s; some labs allow a multiple). The "
+                         "wall-clock limit is ten times as long, but at least half a minute")
     group.addoption("--grade-json", metavar="FILE",
-                    help="grade what --impl names: each lab runs in a process of its own, a test that did not run "
-                         "earns nothing, the scores are written as JSON. The files are trusted not to forge them")
+                    help="grade the files of --impl: each lab runs in its own process, a test that did not run "
+                         "earns nothing, and the scores are written as JSON. A file could forge its score")
     group.addoption("--report", metavar="FILE", help="write a line of JSON when a lab's test starts and when it ends")
     # A mutant must fail one given test; the others need not run on it.
     group.addoption("--only", action="append", default=[], metavar="IMPL=TEST", help=argparse.SUPPRESS)
@@ -90,9 +92,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 #: The markers of the labs' tests; course/AUTHORING.md documents them for authors.
-MARKERS = ("points(n): what the test is worth",
-           "inside(reason): what it judges by can only be measured where the file runs",
-           "task(n): the task it belongs to, where the name does not say")
+MARKERS = ("points(n): the points that the test is worth",
+           "inside(reason): the test needs a measurement that can only be made in the process of the file",
+           "step: a target for the score of an open lab; the score counts even if the test fails",
+           "task(n): the task that the test belongs to, if its name does not say")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -104,8 +107,9 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.getoption("--sandbox-level") is not None:
             limit_memory(SANDBOXED_MEMORY_BYTES)
     if config.getoption("--report") is not None:
-        # A process that reports cannot be reached from a terminal. Started in the background, it would ignore SIGINT,
-        # and a file that sends SIGINT to itself would earn more there than elsewhere.
+        # Another process starts a run with --report, and Ctrl-C in a terminal does not reach this run. If the run was
+        # started in the background, it would ignore SIGINT, and a file that sends SIGINT to itself would earn more
+        # points there than elsewhere.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(LabSession(config), "lab-session")
 
@@ -156,10 +160,10 @@ class LabSession:
         grading = GradingRun(self.config, self.config.invocation_params.dir / path, self.points, self.time_limit_s)
         self.config.pluginmanager.register(grading, "grading-run")
         if "auto" in self.choice.wanted:
-            raise pytest.UsageError("--grade-json writes somebody's score: say whose, by --impl starter or --impl PATH")
+            raise pytest.UsageError("--grade-json needs a file to grade: --impl starter or --impl PATH")
         for name, option in (("numprocesses", "-n"), ("usepdb", "--pdb")):
             if self.config.getoption(name, None):
-                raise pytest.UsageError(f"--grade-json runs each lab in a process of its own: leave {option} out")
+                raise pytest.UsageError(f"--grade-json runs each lab in its own process: leave {option} out")
         return grading
 
     def pytest_sessionstart(self) -> None:
@@ -308,6 +312,21 @@ class LabSession:
                                         lambda lab: pyfuncitem.obj(**{**arguments, "lab": lab}))
         return has_run or None
 
+    def keep_score(self, item: pytest.Item, score: float) -> None:
+        """Keep the score that the current test measured. Fail the test if its lab has no such score."""
+        impl = item.stash.get(_impl_key, None)
+        settings = impl.lab.score if impl is not None else None
+        if settings is None:
+            pytest.fail("keep_score: the test's lab has no score in its lab.json", pytrace=False)
+        if item.stash.get(_num_cases_key, 1) > 1:
+            pytest.fail("keep_score: a test with several cases keeps no score", pytrace=False)
+        if _score_key in item.stash:
+            pytest.fail("keep_score was called before in this test: a test keeps one score", pytrace=False)
+        problem = settings.problem_with(score)
+        if problem:
+            pytest.fail(problem, pytrace=False)
+        item.stash[_score_key] = score
+
     def _refuse_after_stuck_tests(self, item: pytest.Item) -> None:
         """Raise NotRun if too many tests of this file got stuck before.
 
@@ -345,7 +364,8 @@ class LabSession:
             self.stuck.setdefault(impl, set()).add(_name(item))
         if call.when == "call" or not report.passed:
             verdict = Verdict(report.passed, kind_of(error), message,
-                              "" if report.passed else self.files.printed(report))
+                              "" if report.passed else self.files.printed(report),
+                              item.stash.get(_score_key, None) if report.passed else None)
             if call.when == "call" or report.failed:
                 Score(impl.lab.number, impl.label, _name(item), item.name, item.stash.get(_num_cases_key, 1), verdict
                       ).attach(report)
@@ -398,11 +418,17 @@ class LabSession:
 
 @pytest.fixture
 def lab(request: pytest.FixtureRequest) -> types.ModuleType:
-    """The module under test: solution, starter, engine or another file, as ``--impl`` selects."""
+    """Return the module under test: solution, starter, engine or another file, as ``--impl`` selects."""
     impl = getattr(request, "param", None)
     if not isinstance(impl, Impl):
         pytest.fail("the fixture `lab` is for the test_lab.py of a lab folder", pytrace=False)
     return request.config.stash[_session_key].load(impl)
+
+
+@pytest.fixture
+def keep_score(request: pytest.FixtureRequest) -> Callable[[float], None]:
+    """Return a function that keeps a number as the score of the file under test; for the tests of open labs."""
+    return partial(request.config.stash[_session_key].keep_score, request.node)
 
 
 def _by_impl(items: Iterable[object]) -> dict[Impl, list[pytest.Item]]:

@@ -37,7 +37,7 @@ def test_status_shows_states_points_and_a_bar(course, lab1, lab2, terminal):
     write_starter(lab2)
     assert course.status() == 0
     testing, *lines = terminal.getvalue().splitlines()
-    assert testing == "Testing what has changed: 1.1, 1.2 …"
+    assert testing == "Testing changed labs: 1.1, 1.2 …"
     assert "1.1" in lines[1] and "in progress 2/3" in lines[1] and "3/6" in lines[1] and "█" * 10 + "░" * 10 in lines[1]
     assert "passed" in lines[2] and "6/6" in lines[2] and "░" not in lines[2]
     assert lines[-1] == "9 of 12 points. Next: task 2 of lab 1.1, The adder."
@@ -133,7 +133,8 @@ def test_after_a_lab_passed_out_of_order_comes_the_one_after_it(course, lab1, la
     course = Course(project, course.console)
     write_starter(lab2)
     course.next()
-    assert "Next: lab 1.3" in terminal.getvalue() and "  Still open before it: 1.1\n" in terminal.getvalue()
+    assert "Next: lab 1.3" in terminal.getvalue()
+    assert "  Earlier labs that do not pass yet: 1.1\n" in terminal.getvalue()
     write_starter(course.labs[2])
     course.next()
     assert "Next: lab 1.1" in terminal.getvalue(), "none is left after it, so the first"
@@ -171,7 +172,8 @@ def test_when_all_is_done_next_says_so(course, lab1, lab2, terminal):
     write_starter(lab1)
     write_starter(lab2)
     course.next()
-    assert terminal.getvalue().endswith("…\nEvery lab passes. Well done. All of them together: course run --strict\n")
+    assert terminal.getvalue().endswith("…\nEvery lab passes. Well done. Run all of them together: "
+                                        "course run --strict\n")
 
 
 def test_test_shows_the_task_to_work_on_and_the_way_on(course, lab1, terminal):
@@ -228,12 +230,12 @@ def test_one_task_is_tested_by_itself_and_nothing_is_remembered(course, lab1, pr
     assert not (project / ".course" / "results.json").exists()
     with pytest.raises(LabError, match=r"Lab 1\.1 adder has no task 7; its tasks are 1, 2\."):
         course.test(["1.1"], task=7)
-    with pytest.raises(LabError, match="--task 1 is a task of one lab, but 2 labs are to be tested"):
+    with pytest.raises(LabError, match="--task 1 needs a single lab, but 2 labs are given"):
         course.test(["all"], task=1)
 
 
 def test_the_number_of_a_lab_is_no_prompt(course):
-    with pytest.raises(LabError, match="'1.2' would be the prompt. For a lab: course run --lab 1.2"):
+    with pytest.raises(LabError, match="'1.2' would be used as the prompt. To run a lab: course run --lab 1.2"):
         course.run(RunOptions("1.2", "tiny-tales", [], False, None))
 
 
@@ -248,13 +250,14 @@ def test_the_page_of_a_phase_comes_first_when_one_enters_it(course, lab1, termin
     page = lab1.folder.parent.parent / "README.md"
     page.write_text("# Sums")
     course.next()
-    assert "  first  phase-01-sums/README.md   (the phase; it says what to leave for later)" in terminal.getvalue()
+    assert "  first  phase-01-sums/README.md   (the phase's page; it says what to leave for later)" in \
+        terminal.getvalue()
     half_done(lab1)
     course.next()
-    assert "Testing what has changed: 1.1 …" in terminal.getvalue() and terminal.getvalue().count("first") == 1
+    assert "Testing changed labs: 1.1 …" in terminal.getvalue() and terminal.getvalue().count("first") == 1
     write_starter(lab1)
     course.next()
-    assert "  first  phase-01-sums/README.md   (what it names for this lab)" in terminal.getvalue()
+    assert "  first  phase-01-sums/README.md   (the parts named for this lab)" in terminal.getvalue()
 
 
 def test_test_tells_a_broken_file_once_and_nothing_else(course, lab1, terminal):
@@ -424,6 +427,13 @@ def test_a_line_of_code_in_a_hint_is_never_cut(course, lab1, terminal):
     assert line in terminal.getvalue()
 
 
+def test_a_long_line_of_a_list_in_a_hint_is_never_cut(course, lab1, terminal):
+    line = "- First " + " ".join(f"word{i}" for i in range(40)) + ", then `the_last()`."
+    lab1.hints.write_text(lab1.hints.read_text().replace("### Hint 3\n", f"### Hint 3\n\n{line}\n\n", 1))
+    course.hint("1.1", 3, 1)
+    assert line in terminal.getvalue()
+
+
 def test_hints_follow_the_task_at_hand(course, lab1, terminal):
     half_done(lab1)
     course.hint(None, 1, None)
@@ -439,7 +449,7 @@ def test_hints_follow_the_task_at_hand(course, lab1, terminal):
 def test_a_passed_lab_has_nothing_to_hint_at(course, lab1, terminal):
     write_starter(lab1)
     course.hint("1.1", 1, None)
-    assert "Lab 1.1 adder passes; there is nothing left to hint at" in terminal.getvalue()
+    assert "Lab 1.1 adder passes; there is nothing left to do" in terminal.getvalue()
 
 
 def test_reset_keeps_what_was_there(course, lab1, project, terminal):
@@ -462,7 +472,7 @@ def test_reset_may_be_bare(course, lab1, project, terminal):
     course.reset("1.1", is_bare=True)
     assert "is bare already; nothing to reset" in terminal.getvalue()
     course.test(["1.1"])
-    assert "Not started: starter.py is bare. Its head has the invariants." in terminal.getvalue()
+    assert "Not started: starter.py is bare. The invariants are at its top." in terminal.getvalue()
     course.status()
     assert terminal.getvalue().count("not started") == 2
     lab1.starter.write_text("# work")
@@ -488,7 +498,7 @@ def test_reset_brings_a_deleted_starter_back(course, lab1):
 
 def test_the_solution_opens_when_the_lab_passes_or_with_spoil(course, lab1, capsys):
     half_done(lab1)
-    with pytest.raises(LabError, match=r"Lab 1.1 adder is in progress 2/3; its solution opens when it passes"):
+    with pytest.raises(LabError, match=r"Lab 1.1 adder is in progress 2/3; its solution is shown once it passes"):
         course.solution("1.1", spoil=False)
     course.solution("1.1", spoil=True)
     write_starter(lab1)
@@ -600,6 +610,12 @@ def test_an_unknown_lab_is_an_error_with_the_list(capsys):
 def test_a_misspelt_command_gets_the_nearest(capsys, typed, guess):
     assert main([typed, "2.1"]) == 2
     assert capsys.readouterr().err == f"There is no command '{typed}'.{guess} The commands are {', '.join(COMMANDS)}.\n"
+
+
+def test_a_command_that_is_told_to_end_ends_like_with_ctrl_c(monkeypatch):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("course.cli._run", lambda arguments: signal.raise_signal(signal.SIGTERM))
+    assert main(["status"]) == 130 and signal.getsignal(signal.SIGTERM) is before
 
 
 def test_without_labs_the_command_says_how_to_get_them(tmp_path):

@@ -12,10 +12,11 @@ PACKAGE = Path(__file__).parent
 #: The units of the package, bottom up. A unit is a folder, or a module at the top level of the package. Units inside
 #: ``grading`` are named with it, as in ``grading.sandbox``.
 LAYERS = (
-    "grading.sandbox.inside", "grading.sandbox", "grading.protocol", "testing", "core", "lab", "eviction", "base",
-    "mutants", "expecting", "gauges", "eviction_arena", "exercises", "pytest_run", "grading", "grading.intake",
-    "grading.similarity", "grading.export", "grading.remote_lab", "install", "own_engine", "student", "mine",
-    "grading.grade_file", "authoring", "grading.class_run", "grading.hostile", "plugin", "commands", "cli", "__init__",
+    "grading.sandbox.inside", "grading.sandbox", "grading.protocol", "testing", "core", "lab", "eviction",
+    "faster_step", "goodput", "base", "mutants", "expecting", "gauges", "eviction_arena", "goodput_arena",
+    "exercises", "pytest_run", "grading", "grading.intake", "grading.gradebook", "grading.similarity",
+    "grading.export", "grading.remote_lab", "install", "own_engine", "student", "mine", "grading.grade_file",
+    "authoring", "grading.class_run", "grading.hostile", "plugin", "commands", "cli", "__init__",
 )
 #: The most entries of a folder that can still be read like a table of contents.
 MAX_ENTRIES = 20
@@ -87,4 +88,4 @@ def test_an_upward_import_is_found(statement):
 def test_a_folder_of_grading_has_a_layer_of_its_own():
     wrong = made_up(grading__protocol__tags="import course.grading.remote_lab.broker", grading__remote_lab__broker="")
     (problem,) = layers.upward_imports(wrong, LAYERS, unit_of)
-    assert "grading.remote_lab (layer" in problem and "lies above grading.protocol" in problem
+    assert "grading.remote_lab (layer" in problem and "is above grading.protocol" in problem

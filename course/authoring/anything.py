@@ -14,7 +14,8 @@ import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
-#: Whether the result of a call is also a number, NaN, and every answer is no. ``empty_files`` writes such a file.
+#: If this is True, the result of every call is also the number NaN, and every comparison and truth test gives False.
+#: ``empty_files`` writes a file in which it is True.
 IS_NAN = False
 #: Every thousandth answer is the opposite one, so that a loop that waits for it ends at some point.
 PATIENCE = 1000

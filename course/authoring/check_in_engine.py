@@ -11,9 +11,10 @@ from course.core.child_process import ONE_THREAD
 from course.lab.lab import Lab
 from course.lab.parts import Pieces, Seat, bases_of, choose
 from course.own_engine.run import EngineRunResult, run_pieces
-from course.own_engine.spec import CAPSTONE, WORKLOADS, Spec, Tokens
+from course.own_engine.spec import CAPSTONE, FURTHER_WORKLOADS, WORKLOADS, Spec, Tokens, further_workloads
 from course.pytest_run.listeners import OnPoll
 
+ALL_WORKLOADS = (*WORKLOADS, *FURTHER_WORKLOADS.values(), CAPSTONE)
 #: The workload in which a scheduler that waits comes to a stop, and the engine's message in that case.
 TOO_SMALL, STALLED = "preempts", "nothing could be planned"
 
@@ -21,7 +22,7 @@ TOO_SMALL, STALLED = "preempts", "nothing could be planned"
 class Reference:
     """The reference's tokens in each workload, computed once for all labs."""
 
-    def __init__(self, root: Path, workloads: tuple[str, ...] = (*WORKLOADS, CAPSTONE)) -> None:
+    def __init__(self, root: Path, workloads: tuple[str, ...] = ALL_WORKLOADS) -> None:
         self._root, self._workloads = root, workloads
         self._tokens: dict[str, Tokens] = {}
         self._is_there = threading.Event()
@@ -58,14 +59,16 @@ def check_alone(lab: Lab, labs: Sequence[Lab], reference: Reference, on_poll: On
     """
     files = {each.number: each.solution for each in (lab, *bases_of(lab, labs))}
     pieces = Pieces([Seat(slot, lab) for slot in lab.parts], files)
-    workloads = tuple(name for name in WORKLOADS if not (lab.waits and name == TOO_SMALL))
+    workloads = tuple(name for name in (*WORKLOADS, *further_workloads(lab.parts))
+                      if not (lab.waits and name == TOO_SMALL))
     outcome = _run(lab.root, pieces, workloads, reference, on_poll)
     problems, proved = _result(outcome, f"{', '.join(lab.parts)} of lab {lab.number}, alone in the engine")
     if lab.waits and not problems:
         outcome = _run(lab.root, pieces, (TOO_SMALL,), reference, on_poll)
         if outcome.problem is None or STALLED not in outcome.problem.message:
             ended = outcome.problem.sentence() if outcome.problem else "all tokens"
-            problems.append(f"lab {lab.number} waits, so in “{TOO_SMALL}” the engine should say “{STALLED} …”: {ended}")
+            problems.append(f"the piece of lab {lab.number} lets requests wait forever, so the workload “{TOO_SMALL}” "
+                            f"should end with “{STALLED} …”, but it ended with: {ended}")
         proved += f"; with too small a pool, {STALLED}"
     return problems, proved
 
@@ -74,7 +77,7 @@ def check_together(root: Path, labs: Sequence[Lab], reference: Reference, on_pol
                    ) -> tuple[list[str], str]:
     """Check an engine in which every part is a solution, like ``check_alone`` and with the capstone."""
     pieces = choose(labs, lambda lab: True, lambda lab: lab.solution)
-    outcome = _run(root, pieces, (*WORKLOADS, CAPSTONE), reference, on_poll)
+    outcome = _run(root, pieces, ALL_WORKLOADS, reference, on_poll)
     numbers = ", ".join(lab.number for lab in pieces.labs)
     return _result(outcome, f"labs {numbers}, together in the engine")
 

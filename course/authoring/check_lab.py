@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import importlib
 import re
 import tempfile
 from dataclasses import dataclass
@@ -99,7 +100,8 @@ def read_lab(lab: Lab) -> tuple[Contents | None, list[str]]:
     tests = graded_tests(lab)
     problems = _check_starter(lab, starter) + _check_tests(lab, tests, stubs, starter) + _check_hints(lab, stubs)
     problems += _check_engine_signatures(lab, solution) + _check_answers(lab) + check_names(lab)
-    problems += _check_counts(lab, tests) + _check_docstrings(lab, solution) + _check_bare(lab, solution)
+    problems += _check_score(lab, tests) + _check_counts(lab, tests)
+    problems += _check_docstrings(lab, solution) + _check_bare(lab, solution)
     problems += [problem for path in (lab.readme, lab.hints) for problem in broken_links(path, lab.root)]
     usable, mutant_problems = _check_mutants(mutants, solution, tests)
     problems += mutant_problems + _check_promises(lab, solution, mutants)
@@ -139,11 +141,11 @@ def _check_starter(lab: Lab, expected: str) -> list[str]:
     actual = lab.starter.read_text(encoding="utf-8")
     if actual == expected:
         return []
-    mend = "`course sync` makes it anew from solution.py (if it is your own work on the lab, this is as it should be)"
+    remedy = "`course sync` generates it again from solution.py (if it contains your own work on the lab, ignore this)"
     try:
         have = declarations(actual)
     except SyntaxError as error:
-        return [f"{name} does not parse, line {error.lineno}: {error.msg}; {mend}"]
+        return [f"{name} does not parse, line {error.lineno}: {error.msg}; {remedy}"]
     want = declarations(expected)
     problems = [f"{name}: {symbol} is missing" for symbol in want if symbol not in have]
     problems += [f"{name}: {symbol} is not in solution.py" for symbol in have if symbol not in want]
@@ -154,7 +156,7 @@ def _check_starter(lab: Lab, expected: str) -> list[str]:
             problems.append(f"{name}: the docstring of {symbol} is not that of solution.py")
     changed = [line for line in difflib.unified_diff(expected.splitlines(), actual.splitlines(), lineterm="", n=0)
                if not line.startswith(("---", "+++", "@@"))]
-    return problems + [f"{name} is out of step with solution.py, first at {changed[0]!r}; {mend}"]
+    return problems + [f"{name} differs from solution.py, first at {changed[0]!r}; {remedy}"]
 
 
 def _check_engine_signatures(lab: Lab, solution: str) -> list[str]:
@@ -207,13 +209,34 @@ def _check_tests(lab: Lab, tests: list[GradedTest], stubs: list[Stub], starter: 
 def _check_inside(name: str, tests: list[GradedTest]) -> list[str]:
     """Check that tests that trust the file's own process are worth few points, and that each gives a reason."""
     inside = [test for test in tests if test.is_inside]
-    problems = [f"{name}: {test.name} is inside without a reason: @pytest.mark.inside(\"why\")"
+    problems = [f"{name}: {test.name} is marked inside without a reason: @pytest.mark.inside(\"why\")"
                 for test in inside if not test.why_inside]
     num_inside, num_points = (sum(test.points or 0 for test in some) for some in (inside, tests))
     if 100 * num_inside > MAX_INSIDE_PERCENT * num_points:
         problems.append(f"{name}: {num_inside} of {num_points} points are inside, at most {MAX_INSIDE_PERCENT} % may "
                         "be")
     return problems
+
+
+def _check_score(lab: Lab, tests: list[GradedTest]) -> list[str]:
+    """Check that one test of an open lab keeps its score, and that its module has what ``course board`` calls."""
+    keepers = [test.name for test in tests if test.keeps_score]
+    steps = [test.name for test in tests if test.is_step]
+    if lab.score is None:
+        return [f"{lab.relative(lab.tests)}: {name} keeps a score or is a step of it, but lab.json names none"
+                for name in dict.fromkeys(keepers + steps)]
+    problems = [] if len(keepers) == 1 else [
+        f"{lab.relative(lab.tests)}: one test must keep the score (the fixture keep_score); here "
+        f"{', '.join(keepers) or 'none'}: {len(keepers)}"]
+    problems += [f"{lab.relative(lab.tests)}: {name} keeps the score and cannot be a step of it"
+                 for name in keepers if name in steps]
+    name = lab.relative(lab.folder / "lab.json")
+    try:
+        module = importlib.import_module(lab.score.module)
+    except ImportError as error:
+        return [*problems, f"{name}: score: {error}"]
+    return problems + [f"{name}: score: {lab.score.module} has no function {function}"
+                       for function in ("score", "table", "total", "landmarks") if not hasattr(module, function)]
 
 
 def _check_counts(lab: Lab, tests: list[GradedTest]) -> list[str]:
@@ -247,7 +270,7 @@ def _check_bare(lab: Lab, solution: str) -> list[str]:
     for quote in lab.bare:
         place, _, words = quote.partition(": ")
         if words not in texts.get(place, ""):
-            problems.append(f"{name}: bare: {words!r} is not said by the docstring of a task {place}")
+            problems.append(f"{name}: bare: no task docstring of {place} says {words!r}")
         elif words.lower() not in bare:
             problems.append(f"{name}: bare: {quote!r} keeps nothing: {place} is not in the bare starter")
     command = f"course reset {lab.number} --bare"
@@ -336,11 +359,12 @@ def check_verdicts(contents: Contents, verdicts: Verdicts) -> list[str]:
     for test in contents.tests:
         verdict = verdicts["starter"][test.name]
         if verdict.passed:
-            problems.append(f"{test.name} passes on the untouched starter, and earns {test.points} for nothing")
+            problems.append(f"{test.name} passes on the untouched starter: it gives away {test.points} points")
         elif verdict.error != "NotImplementedError" or verdict.message not in task_of:
-            problems.append(f"{test.name} fails on the starter, but not by a named task: {verdict.message}")
+            problems.append(f"{test.name} fails on the starter, but not at the stub of a task: {verdict.message}")
         elif test.task is not None and task_of[verdict.message] > test.task:
-            problems.append(f"{test.name} is of task {test.task}, but on the starter it stops at {verdict.message!r}")
+            problems.append(f"{test.name} belongs to task {test.task}, but on the starter it stops "
+                            f"at {verdict.message!r}")
     problems += empty_files.points_for_nothing(contents.tests, verdicts)
     for mutant in contents.mutants:
         of_killer = verdicts[mutant.name].get(mutant.killed_by)

@@ -37,10 +37,10 @@ def _problem(surface: Surface, name: str) -> str:
         return f"surface: there is no {name}"
     offer = surface.offers[name]
     if not isinstance(found, type) and (offer.reads or offer.can_be_called != callable(found)):
-        return f"surface: {name} is no class, and cannot be listed so"
+        return f"surface: {name} is not a class, so it cannot be listed like one"
     own_name = f"{getattr(found, '__module__', module)}.{getattr(found, '__qualname__', short)}"
     if own_name not in surface.offers:
-        return f"surface: {name} is defined as {own_name}: list that as well, or nobody may use it"
+        return f"surface: {name} is defined as {own_name}: also list that name, otherwise no file may use it"
     return ""
 
 
@@ -62,8 +62,8 @@ def call_everything(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str]
         child = ChildProcess(command, lab.root, environment, Path(folder) / "output.txt")
         child.watch(on_poll)
         if child.status or not report.is_file():
-            return [f"surface: the tests did not run on the solution:\n{child.printed()}"], 0
+            return [f"surface: the tests could not be run on the solution:\n{child.printed()}"], 0
         found = json.loads(report.read_text(encoding="utf-8"))
     complaints = [f"surface: {each}" for each in found["complaints"]]
-    complaints += [f"surface: {each} was never seen: nobody needs it" for each in found["unseen"]]
+    complaints += [f"surface: {each} was never used by the solution: remove it" for each in found["unseen"]]
     return complaints, found["num_calls"]

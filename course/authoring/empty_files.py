@@ -49,8 +49,8 @@ def points_for_nothing(tests: Iterable[GradedTest], verdicts: Mapping[str, Mappi
         for test in tests:
             verdict = verdicts[name][test.name]
             if verdict.passed:
-                problems.append(f"{test.name} passes on {what}, and earns {test.points} for nothing: assert first what "
-                                "must be there")
+                problems.append(f"{test.name} passes on {what}, so it gives away {test.points} points: first assert "
+                                "what must exist")
             elif verdict.error in (NOT_RUN, BROKEN_FILE):
                 problems.append(f"{test.name} says nothing about {what}: {verdict.message}")
     return problems

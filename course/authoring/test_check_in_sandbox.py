@@ -19,7 +19,7 @@ def test_survivors_are_named_and_so_is_who_should_find_nothing(lab1, tmp_path, f
     with ThreadPoolExecutor(2) as pool:
         problems, _ = SandboxCheck(discover(lab1.root)[0], "none", pool, tmp_path).result()
     assert problems[:1] == ["mutant subtracts survives test_task_1_add_adds, which should have caught it"]
-    assert problems[1].startswith("mutant halves, which lives on the tests' process, fails test_double_doubles")
+    assert problems[1].startswith("mutant halves, which relies on the tests' process, fails test_double_doubles")
     assert len(problems) == 2
 
 
@@ -31,7 +31,7 @@ def test_a_test_that_passes_on_anything_is_named(lab1, tmp_path, forked):
     with ThreadPoolExecutor(2) as pool:
         problems, _ = SandboxCheck(discover(lab1.root)[0], "none", pool, tmp_path).result()
     passing = [problem for problem in problems if problem.startswith("test_double_doubles passes on ")]
-    assert [problem.partition(", and earns 3 for nothing")[0] for problem in passing] == [
+    assert [problem.partition(", so it gives away 3 points")[0] for problem in passing] == [
         f"test_double_doubles passes on {what}" for what in FILES.values()]
 
 

@@ -30,7 +30,7 @@ def test_a_lab_in_order_has_no_problems(lab1):
 
 
 @pytest.mark.parametrize("file, old, new, complaint", [
-    ("starter.py", "Task 2: double", "Task 2: treble", "starter.py is out of step with solution.py"),
+    ("starter.py", "Task 2: double", "Task 2: treble", "starter.py differs from solution.py"),
     ("starter.py", "b: int = 1", "b: int = 2", "the signature of add is (a: int, b: int=2), in solution.py (a: int, b"),
     ("starter.py", "Twice ``a``.", "Thrice ``a``.", "the docstring of double is not that of solution.py"),
     ("starter.py", "def double", "def treble", "starter.py: double is missing"),
@@ -46,8 +46,10 @@ def test_a_lab_in_order_has_no_problems(lab1):
     ("mutants.py", "MUTANTS = [", "MUTANTS = [][:1] and [", "0 mutants, must be at least 4"),
     ("test_lab.py", "@pytest.mark.points(3)\n", "", "test_double_doubles has no @pytest.mark.points(n)"),
     ("test_lab.py", "@pytest.mark.task(2)\n", "", "test_double_doubles belongs to no task"),
-    ("test_lab.py", "@pytest.mark.task(2)\n", "@pytest.mark.inside\n", "double_doubles is inside without a reason"),
-    ("test_lab.py", "@pytest.mark.task(2)\n", "@pytest.mark.inside(why)\n", "test_double_doubles is inside without a"),
+    ("test_lab.py", "@pytest.mark.task(2)\n", "@pytest.mark.inside\n",
+     "double_doubles is marked inside without a reason"),
+    ("test_lab.py", "@pytest.mark.task(2)\n", "@pytest.mark.inside(why)\n",
+     "test_double_doubles is marked inside without a"),
     ("test_lab.py", "@pytest.mark.task(2)\n", "@pytest.mark.task(2)\n@pytest.mark.inside('memory')\n",
      "test_lab.py: 3 of 6 points are inside, at most 5 % may be"),
     ("test_lab.py", "lab.double(4)", "lab.quadruple(2)", "lab.quadruple is not declared in starter.py"),
@@ -56,8 +58,8 @@ def test_a_lab_in_order_has_no_problems(lab1):
     ("README.md", "## Done when\n", "## Done when\n\n4 tests, 6 points.\n", "says 4 tests, 6 points; there are 3"),
     ("README.md", "--bare", "", "README.md does not offer `course reset 1.1 --bare`"),
     ("lab.json", '["double: it is even"]', "[]", "lab.json has no `bare` list"),
-    ("lab.json", "it is even", "it is odd", "bare: 'it is odd' is not said by the docstring of a task double"),
-    ("lab.json", "double: it", "Double: it", "bare: 'it is even' is not said by the docstring of a task Double"),
+    ("lab.json", "it is even", "it is odd", "bare: no task docstring of double says 'it is odd'"),
+    ("lab.json", "double: it", "Double: it", "bare: no task docstring of Double says 'it is even'"),
     ("solution.py", "``a``. After:", "``a``.\n\n" + 6 * "    Long.\n" + "\n    After:",
      "solution.py: double has 7 lines of prose, at most 5 may be"),
     ("solution.py", "After: it", "\n\n    After:\n    - it", "double has a contract in lists, and no Example"),
@@ -71,20 +73,57 @@ def test_damage_that_the_files_show_is_named(lab1, file, old, new, complaint):
     assert any(complaint in problem for problem in problems), problems
 
 
+SCORE = '"score": {"module": "%s", "name": "add", "meaning": "more is better"}, "title"'
+
+
+@pytest.mark.parametrize("module, keepers, complaints", [
+    ("course.eviction.score", (), ["test_lab.py: one test must keep the score (the fixture keep_score); here none: 0"]),
+    ("course.eviction.score", ("test_double_doubles",), []),
+    ("course.eviction.score", ("test_double_doubles", "test_task_1_add_counts_by_default"),
+     ["here test_task_1_add_counts_by_default, test_double_doubles: 2"]),
+    ("course.nothing", ("test_double_doubles",), ["lab.json: score: No module named 'course.nothing'"]),
+    ("course.eviction.arena", ("test_double_doubles",),
+     [f"lab.json: score: course.eviction.arena has no function {name}" for name in
+      ("score", "table", "total", "landmarks")]),
+    (None, ("test_double_doubles",), ["test_lab.py: test_double_doubles keeps a score or is a step of it, but"]),
+])
+def test_a_score_has_a_module_and_one_test_that_keeps_it(lab1, module, keepers, complaints):
+    if module is not None:
+        replace(lab1.folder / "lab.json", '"title"', SCORE % module)
+    for name in keepers:
+        replace(lab1.tests, f"{name}(lab", f"{name}(lab, keep_score")
+    _, problems = read_lab(lab1)
+    assert len(problems) == len(complaints) and all(map(str.__contains__, problems, complaints)), problems
+
+
+def test_a_step_belongs_to_a_score_and_does_not_keep_it(lab1, lab2):
+    for lab in (lab1, lab2):
+        replace(lab.tests, "@pytest.mark.points(3)", "@pytest.mark.points(3)\n@pytest.mark.step")
+    (problem,) = read_lab(lab2)[1]
+    assert "test_double_doubles keeps a score or is a step of it, but lab.json names none" in problem
+    replace(lab1.folder / "lab.json", '"title"', SCORE % "course.eviction.score")
+    replace(lab1.tests, "test_task_1_add_counts_by_default(lab", "test_task_1_add_counts_by_default(lab, keep_score")
+    assert read_lab(lab1)[1] == []
+    replace(lab1.tests, "test_task_1_add_counts_by_default(lab, keep_score", "test_task_1_add_counts_by_default(lab")
+    replace(lab1.tests, "test_double_doubles(lab", "test_double_doubles(lab, keep_score")
+    (problem,) = read_lab(lab1)[1]
+    assert "test_double_doubles keeps the score and cannot be a step of it" in problem
+
+
 @pytest.mark.parametrize("file, old, new, complaint", [
     ("mutants.py", '"return a - b"', '"return b + a"', "mutant subtracts survives test_task_1_add_adds"),
     ("test_lab.py", "got = lab.double(4)", "got = 8", "test_double_doubles passes on the untouched starter"),
     ("test_lab.py", "== 8,", "== 9,", "test_double_doubles fails on the solution: double(4) gave 8"),
     ("test_lab.py", "got = lab.double(4)", "got = lab.double(4) if lab.add.nothing else 8",
-     "test_double_doubles fails on the starter, but not by a named task: AttributeError"),
+     "test_double_doubles fails on the starter, but not at the stub of a task: AttributeError"),
     ("test_lab.py", "lab.add(3) == 4", "lab.double(2) == 4",
-     "test_task_1_add_counts_by_default is of task 1, but on the starter it stops at 'Task 2: double'"),
+     "test_task_1_add_counts_by_default belongs to task 1, but on the starter it stops at 'Task 2: double'"),
     ("test_lab.py", "got == 8", "got != 9", "test_double_doubles passes on a file in which everything exists and "
-     "nothing is done (course/authoring/anything.py), and earns 3 for nothing: assert first what must be there"),
+     "nothing is done (course/authoring/anything.py), so it gives away 3 points: first assert what must exist"),
     ("test_lab.py", "got == 8", "not got > 8", "test_double_doubles passes on a file in which everything exists and is "
-     "NaN (course/authoring/anything.py), and earns 3 for nothing"),
+     "NaN (course/authoring/anything.py), so it gives away 3 points"),
     ("test_lab.py", "got == 8", "got in (None, 8)", "test_double_doubles passes on a starter whose unwritten bodies "
-     "return None, and earns 3 for nothing"),
+     "return None, so it gives away 3 points"),
 ])
 def test_damage_that_the_tests_show_is_named(lab1, file, old, new, complaint):
     replace(lab1.folder / file, old, new)
@@ -106,7 +145,7 @@ def test_a_lab_with_many_kinds_of_damage_is_run_all_the_same(lab1):
                       "test_double_doubles has no @pytest.mark.points(n)", "names the engine module nothing.here",
                       "test_double_doubles fails on the solution: double(4) gave 8",
                       "test_double_doubles fails on the engine: ",
-                      "test_double_doubles fails on the starter, but not by a named task: AttributeError"):
+                      "test_double_doubles fails on the starter, but not at the stub of a task: AttributeError"):
         assert any(complaint in problem for problem in problems), (complaint, problems)
 
 
@@ -138,7 +177,7 @@ def test_a_killer_that_was_not_run_is_no_kill(lab1):
               '               "double: Twice"),\n    ]')
     replace(lab1.mutants, "]\n", mutant + "\n")
     problems, _ = check_lab(lab1)
-    assert "mutant exits: its killer test_double_doubles says nothing about it: it was not run" in problems
+    assert "mutant exits: its killer test_double_doubles says nothing about it: it did not run" in problems
 
 
 def test_a_mutant_is_run_on_its_killer_only(lab1):
@@ -205,13 +244,13 @@ def test_the_engine_may_take_more_if_it_may_be_left_out(engine, lab, expected):
 PROMISES = [
     ("mutants.py", '"add: The sum"', "()", "mutant subtracts: no breaks='place: words of the contract'"),
     ("mutants.py", '"add: The sum"', '"The sum"', "mutant subtracts: breaks: 'The sum' must begin with a place"),
-    ("mutants.py", '"add: The sum"', '"add: The product"', "subtracts: breaks: 'The product' is not said by add"),
-    ("mutants.py", '"add: The sum"', '"add: "', "mutant subtracts: breaks: '' is not said by add"),
+    ("mutants.py", '"add: The sum"', '"add: The product"', "subtracts: breaks: add does not say 'The product'"),
+    ("mutants.py", '"add: The sum"', '"add: "', "mutant subtracts: breaks: add does not say ''"),
     ("mutants.py", ', "invariant 1: Nothing is lost"', "", "breaks this promise: invariant 1: Nothing is lost."),
     ("mutants.py", "double: After: it is even", "double: Twice", "breaks this promise: double: After: it is even"),
     ("mutants.py", "UNOBSERVABLE", "OTHER", "no mutant breaks this promise: double: a is what it was"),
     ("mutants.py", '"a number cannot change"', '" "', "UNOBSERVABLE says no reason for 'double: ``a`` is what it was'"),
-    ("mutants.py", '"double: ``a`` is what it was"', '"double: ``b``"', "UNOBSERVABLE: 'b' is not said by double"),
+    ("mutants.py", '"double: ``a`` is what it was"', '"double: ``b``"', "UNOBSERVABLE: double does not say 'b'"),
     ("mutants.py", "After: it is even", "it is even; a is what it was",
      "UNOBSERVABLE, but a mutant breaks it: double: a is what it was"),
     ("README.md", "## Done when", "2. Nothing comes twice.\n\n## Done when", "invariant 2: Nothing comes twice."),

@@ -31,7 +31,7 @@ OPERATIONS = [operator.add, operator.sub, operator.mul, operator.truediv, operat
 
 @pytest.fixture
 def files(tmp_path):
-    """The files as modules, by name."""
+    """Return the files as modules, by name."""
     modules = {}
     for path in write_files(SOLUTION, tmp_path):
         modules[path.stem] = module = types.ModuleType(path.stem)
@@ -130,9 +130,9 @@ def test_who_passes_or_was_not_run_is_named():
     failed = Verdict(False, "AssertionError", "wrong")
     verdicts = {name: dict.fromkeys(("test_a", "test_b", "test_c"), failed) for name in FILES}
     assert points_for_nothing(tests, verdicts) == []
-    verdicts["nan"] |= {"test_a": Verdict(True, None, ""), "test_b": Verdict(False, NOT_RUN, "it was not run")}
+    verdicts["nan"] |= {"test_a": Verdict(True, None, ""), "test_b": Verdict(False, NOT_RUN, "it did not run")}
     verdicts["unwritten"] |= {"test_c": Verdict(False, BROKEN_FILE, "it does not parse")}
     assert points_for_nothing(tests, verdicts) == [
-        f"test_a passes on {FILES['nan']}, and earns 2 for nothing: assert first what must be there",
-        f"test_b says nothing about {FILES['nan']}: it was not run",
+        f"test_a passes on {FILES['nan']}, so it gives away 2 points: first assert what must exist",
+        f"test_b says nothing about {FILES['nan']}: it did not run",
         f"test_c says nothing about {FILES['unwritten']}: it does not parse"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -14,6 +15,26 @@ from types import TracebackType
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 #: How long ``watch`` sleeps between two checks.
 LOOK_S = 0.02
+
+
+@contextlib.contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Treat SIGTERM, and SIGHUP of a closed terminal, like Ctrl-C, so that each ``ChildProcess`` ends with this one.
+
+    A signal that is ignored, as with nohup, stays ignored.
+    """
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    changed = [number for number, handler in previous.items() if handler is not signal.SIG_IGN]
+    for number in changed:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, previous[number])
 
 
 class ChildProcess:

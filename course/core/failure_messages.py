@@ -95,7 +95,7 @@ def why_broken(error: BaseException, path: Path, name: str, lab_number: str, is_
     ``is_own``: it is a starter of this course.
     """
     if isinstance(error, FileNotFoundError) and error.filename and Path(error.filename) == path:
-        return f"{name} is missing." + (f" `course reset {lab_number}` puts the shipped one back." if is_own else "")
+        return f"{name} is missing." + (f" `course reset {lab_number}` restores the shipped one." if is_own else "")
     if isinstance(error, SyntaxError) and error.filename == str(path):
         source = (error.text or "").rstrip("\n")
         caret = " " * (max(error.offset or 1, 1) - 1) + "^"
@@ -115,15 +115,23 @@ def why_failed(error: BaseException, path: Path, when: str = "call") -> str:
         return f"{text}{place}"
     if isinstance(error, TimeLimitExceeded):
         what = "the test" if when == "call" else when
-        question = "does it wait for something?" if error.has_only_waited else "is there a loop that never ends?"
+        question = ("does it wait for something?" if error.has_only_waited
+                    else "is there a loop that never ends, or is it too slow?")
         return f"{what} did not finish within {error}{place}: {question}"
     if kind_of(error) == PRINT_FLOOD:
         return f"it printed more than {_file_limit_mb()} MB{place}: is there a print in a loop?"
     if isinstance(error, SystemExit):
         return f"it calls exit(){place}"
-    if isinstance(error, AssertionError) or class_name(error) == "Failed":  # the latter is pytest.fail()
-        return shorten(text.split("\nassert ")[0]) + place  # without the lines that pytest's assertion rewriting adds
-    return f"{class_name(error)}: {shorten(text)}{place}"
+    if isinstance(error, AssertionError) or class_name(error) == "Failed":  # pytest.fail() raises Failed
+        # Drop the lines that pytest's assertion rewriting adds.
+        return shorten(text.split("\nassert ")[0]) + place + _noted(error)
+    return f"{class_name(error)}: {shorten(text)}{place}{_noted(error)}"
+
+
+def _noted(error: BaseException) -> str:
+    """Return the notes that were added to an error while it was passed on, such as the step of a simulation."""
+    notes = vars(error).get("__notes__", ())
+    return "".join(f", {shorten(note, 200)}" for note in notes if type(note) is str) if type(notes) is list else ""
 
 
 def where(path: Path, error: BaseException) -> str:
@@ -158,7 +166,7 @@ def tell(report: pytest.TestReport, call: pytest.CallInfo[None], path: Path) -> 
     excinfo = call.excinfo
     error = excinfo.value if excinfo else None
     if report.skipped or hasattr(report, "wasxfail"):
-        message = f"the test was skipped from inside ({shorten(safe_str(error))}); a skipped test does not count"
+        message = f"the file under test skipped this test ({shorten(safe_str(error))}); a skipped test does not count"
         report.outcome, report.longrepr = "failed", message
         vars(report).pop("wasxfail", None)
         return message
@@ -179,7 +187,7 @@ def untold(item: pytest.Item, call: pytest.CallInfo[None], error: BaseException 
     """Make a report and its message for a test whose exception cannot be shown because ``trouble`` was raised."""
     import pytest  # already loaded by now; the `course` command imports this module without pytest
     why = "takes too long" if isinstance(trouble, TimeLimitExceeded) else f"raises {class_name(trouble)}"
-    message = f"it raises {class_name(error) if error else 'an exception'}, and to show that {why}"
+    message = f"it raises {class_name(error) if error else 'an exception'}, and showing it {why}"
     report = pytest.TestReport.from_item_and_call(item, pytest.CallInfo.from_call(lambda: None, call.when))
     report.outcome, report.longrepr, report.duration = "failed", message, call.duration
     return report, message

@@ -18,9 +18,11 @@ def add_properties(element: Xml.Element, properties: Iterable[tuple[str, str]]) 
     element.insert(0, group)
 
 
-def add_case(suite: Xml.Element, classname: str, name: str, properties: Iterable[tuple[str, str]] = ()) -> Xml.Element:
-    """Add a case, which counts as passed until something else is added to it. Its time is unknown and written as 0."""
-    case = Xml.SubElement(suite, "testcase", classname=classname, name=name, time="0")
+def add_case(suite: Xml.Element, classname: str, name: str, properties: Iterable[tuple[str, str]] = (),
+             seconds: float | None = None) -> Xml.Element:
+    """Add a case, which counts as passed until something else is added to it. An unknown time is written as 0."""
+    time = "0" if seconds is None else f"{seconds:.3f}"
+    case = Xml.SubElement(suite, "testcase", classname=classname, name=name, time=time)
     if properties := list(properties):
         add_properties(case, properties)
     return case

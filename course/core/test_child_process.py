@@ -2,11 +2,14 @@
 
 import os
 import select
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from course.core.child_process import ChildProcess
+from course.core.child_process import ChildProcess, ending_on_signals
 
 #: Starts a process that holds the same descriptors, prints that it has, and waits for it.
 PARENT = ("import subprocess, sys; sleeper = [sys.executable, '-S', '-c', 'import time; time.sleep(600)']; "
@@ -48,6 +51,46 @@ def test_what_it_started_goes_with_it(start, way):
     assert child.status == -9
     with os.fdopen(reading, "rb") as pipe:  # it reaches its end once no process holds the other side any more
         assert select.select([pipe], [], [], PATIENCE_S)[0] and pipe.read() == b""
+
+
+#: Starts a supervised process that inherits a descriptor, and watches it until a signal comes.
+SUPERVISOR = """
+import os, pathlib, sys
+from course.core.child_process import ChildProcess, ending_on_signals
+sleeper = [sys.executable, '-S', '-c', "import time; print('started', flush=True); time.sleep(600)"]
+is_told = []
+def look():
+    if child.printed() and not is_told:
+        is_told.append(print('started', flush=True))
+with ending_on_signals():
+    child = ChildProcess(sleeper, pathlib.Path('.'), os.environ, pathlib.Path('inner'), descriptors=(int(sys.argv[1]),))
+    child.watch(look)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_ends_the_supervisor_ends_the_process_too(tmp_path, number):
+    reading, writing = os.pipe()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(writing)], cwd=tmp_path, pass_fds=(writing,),
+                          env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as supervisor:
+        os.close(writing)
+        assert supervisor.stdout.readline() == b"started\n"
+        supervisor.send_signal(number)
+        with os.fdopen(reading, "rb") as pipe:
+            assert select.select([pipe], [], [], PATIENCE_S)[0] and pipe.read() == b""
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ending_on_signals():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, previous)
 
 
 def test_the_end_of_its_own_accord(start):

@@ -1,11 +1,11 @@
-"""The exercises at the end of each notebook: a reader enters an answer, and the cell says whether it is right.
+"""The exercises at the end of each notebook. The reader enters an answer, and the cell prints whether it is right.
 
     from course.exercises import check
     answer = None
     check("02", 1, answer)          prints: Exercise 1: not answered yet.
 
-The answers are in ``course.exercises.nb02`` and so on, each with a proof: a function that computes it with the engine.
-``opening`` draws the picture that each notebook begins with.
+The modules ``course.exercises.nb00`` to ``nb06`` contain the answers. Each answer has a proof: a function that computes
+the answer with the engine. The module ``opening`` draws the picture at the beginning of each notebook.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: Two numbers whose difference is at most this fraction of the right one are the same answer.
+#: A number counts as right if it differs from the right answer by at most this fraction of it.
 TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """One question. ``answer`` is right because ``proof``, run on the engine, returns it."""
+    """One question. ``proof`` computes ``answer`` with the engine."""
 
     answer: object
     proof: Callable[[], object]
     #: Printed for a right answer.
     why: str
-    #: Printed for a wrong one.
+    #: Printed for a wrong answer that is not in ``slips``.
     hint: str
-    #: Common wrong answers, and what each overlooks.
+    #: Common wrong answers, and the text that is printed for each.
     slips: Mapping[object, str] = field(default_factory=dict)
 
 
 def exercises_of(notebook: str) -> Sequence[Exercise]:
-    """The exercises of a notebook: ``exercises_of("02")``. Raises ValueError for a notebook without exercises."""
+    """Return the exercises of a notebook, for example of "02". Raise ValueError if it has none."""
     try:
         found: Sequence[Exercise] = importlib.import_module(f"{__name__}.nb{notebook}").EXERCISES
     except ModuleNotFoundError as error:
         if error.name != f"{__name__}.nb{notebook}":
             raise
-        raise ValueError(f"there is no notebook {notebook!r} with exercises; they are called 00 to 05") from None
+        raise ValueError(f"there is no notebook {notebook!r} with exercises; the notebooks are 00 to 06") from None
     return found
 
 
 def check(notebook: str, number: int, answer: object) -> None:
-    """Print whether ``answer`` is right. None is no answer yet. Raises ValueError for an unknown exercise."""
+    """Print whether ``answer`` is right. None means no answer yet. Raise ValueError for an unknown exercise."""
     exercises = exercises_of(notebook)
     if not 1 <= number <= len(exercises):
         raise ValueError(f"notebook {notebook} has exercises 1 to {len(exercises)}, not {number}")
@@ -61,7 +61,7 @@ def verdict(exercise: Exercise, answer: object) -> str:
 
 
 def is_same(given: object, right: object) -> bool:
-    """Numbers may differ by a hundredth, texts in spaces and case, sequences in their type."""
+    """Compare two answers. Numbers may differ by a hundredth, texts in spaces and case, sequences in their type."""
     if isinstance(given, bool) or isinstance(right, bool):
         return given is right
     if isinstance(right, (int, float)):

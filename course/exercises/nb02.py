@@ -1,4 +1,4 @@
-"""The exercises of notebook 02: the free queue, what is found after an eviction, attention through a table."""
+"""The exercises of notebook 02: the free queue, hits after an eviction, attention through a block table."""
 
 from __future__ import annotations
 
@@ -53,35 +53,41 @@ def _orders_that_are_right() -> int:
 EXERCISES = (
     Exercise(
         answer=[6, 7, 3, 2, 5], proof=_blocks_of_r,
-        why="6 and 7 were never given out. Then P's blocks follow, last one first: 3, 2, 1. The hit took 1 out of the "
-            "middle of the queue, so 5 follows 2. The content of 3 and 2 is now forgotten.",
-        hint="Write the queue down after each call: it begins as 1 2 3 4 5 6 7, blocks are taken from the left, and "
-             "returned blocks are put on the right.",
-        slips={(6, 7, 3, 2, 1): "Block 1 has an owner again: the hit took it out of the queue.",
-               (6, 7, 2, 3, 5): "P returned its blocks last one first: 3 came before 2.",
-               (6, 7, 2, 3, 4): "Both returned their blocks last one first: 3 came before 2, and 5 before 4.",
-               (6, 7, 3, 2, 4): "Q also returned its blocks last one first: 5 came before 4.",
-               (6, 7, 5, 4, 3): "That would spare the cached blocks. The queue only knows how long each has been free.",
-               (2, 3, 4, 5, 6): "The queue does not give out the lowest numbers, but the blocks that have been free "
-                                "longest. 6 and 7 were never given out."}),
+        why="Blocks 6 and 7 were never allocated, so they are first. P's blocks follow, in the order 3, 2, 1. The hit "
+            "removed block 1 from the middle of the queue, so block 5 follows block 2. The contents of blocks 3 and 2 "
+            "are evicted.",
+        hint="Write the queue down after each call. It begins as 1 2 3 4 5 6 7. Blocks are allocated from the left, "
+             "and freed blocks are appended on the right.",
+        slips={(6, 7, 3, 2, 1): "Block 1 has an owner again: the hit removed it from the queue.",
+               (6, 7, 2, 3, 5): "P returned its last block first: 3 is before 2.",
+               (6, 7, 2, 3, 4): "Both requests returned their last block first: 3 is before 2, and 5 is before 4.",
+               (6, 7, 3, 2, 4): "Q also returned its last block first: 5 is before 4.",
+               (6, 7, 5, 4, 3): "This order would spare the cached blocks. But the queue only orders blocks by how "
+                                "long they have been free.",
+               (2, 3, 4, 5, 6): "The queue does not allocate the lowest numbers first. It allocates the blocks that "
+                                "have been free the longest. Blocks 6 and 7 were never allocated."}),
     Exercise(
         answer=8, proof=_tokens_found,
-        why="The first prompt's blocks were returned as 4, 3, 2, 1, after 5, 6 and 7. The other prompt took 5, 6, 7, 4 "
-            "and 3: the end of the text is forgotten, and blocks 1 and 2 are found, 4 tokens each.",
-        hint="Seven blocks can be given out. Write down the queue after the first request has ended, and take five.",
-        slips={0: "It would be 0 if the first block had been returned first. Tables are returned last block first.",
-               12: "At most 12 could be found, but two of these blocks had to make room for the other prompt.",
-               16: "A part was forgotten: the other prompt needs 5 blocks, and only 3 had never been used.",
-               4: "The other prompt takes 5 blocks; the first 3 of them were never used, so only 2 are forgotten."}),
+        why="The first prompt's blocks were freed in the order 4, 3, 2, 1, after 5, 6 and 7. The other prompt took 5, "
+            "6, 7, 4 and 3. So the end of the first text is evicted, and blocks 1 and 2 are found, with 4 tokens each.",
+        hint="Seven blocks can be allocated. Write down the queue after the first request has ended, and take five "
+             "blocks.",
+        slips={0: "0 would be right if the first block were freed first. But a request returns its last block first.",
+               12: "At most 12 tokens could be found, but two of the first prompt's blocks were evicted for the other "
+                   "prompt.",
+               16: "Some blocks were evicted: the other prompt needs 5 blocks, and only 3 had never been used.",
+               4: "The other prompt takes 5 blocks. 3 of them had never been used, so only 2 blocks are evicted."}),
     Exercise(
         answer=2, proof=_orders_that_are_right,
-        why="[7, 2, 5] and [2, 7, 5]. The last query sees all tokens, and a sum does not depend on their order: two "
-            "full blocks may change places. The half-full one may not, or NaN is read as if it were text. With several "
-            "queries not even the full ones may: each query sees only the tokens before it.",
-        hint="Which slots are read for 10 tokens, if block 5 is first or second? Does a sum over all tokens "
+        why="The orders are [7, 2, 5] and [2, 7, 5]. The query sees all tokens, and a sum does not depend on their "
+            "order. So the two full blocks may change places. The half-full block must be last; otherwise attention "
+            "reads NaN as if it were text. With several queries, the full blocks may not change places either, because "
+            "each query sees only the tokens before it.",
+        hint="Which slots does attention read for 10 tokens if block 5 is first or second? Does a sum over all tokens "
              "depend on their order?",
-        slips={1: "Try [2, 7, 5]: the one query sees all ten tokens. It adds up the same ten terms.",
-               6: "Two of the four slots of block 5 hold NaN. They are left out only if block 5 is the last block.",
-               3: "Where must block 5 be, so that only its two written slots are read? That leaves two orders.",
-               4: "Where must block 5 be, so that only its two written slots are read? That leaves two orders."}),
+        slips={1: "Try [2, 7, 5]. The only query sees all ten tokens, so it adds up the same ten terms.",
+               6: "Two of the four slots of block 5 contain NaN. Attention leaves them out only if block 5 is the last "
+                  "block.",
+               3: "At which place must block 5 be, so that only its two written slots are read? Two orders do this.",
+               4: "At which place must block 5 be, so that only its two written slots are read? Two orders do this."}),
 )

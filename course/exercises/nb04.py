@@ -17,7 +17,7 @@ def _request(name: str, num_prompt_tokens: int, num_tokens: int) -> Request:
 
 
 def count_steps(groups: Sequence[Sequence[int]], seats: int) -> int:
-    """Each group of requests, given by their numbers of output tokens, arrives when the one before has ended."""
+    """Count the steps for groups of requests, given by output lengths; a group arrives when the previous one ends."""
     simulation = Simulation(Scheduler(KVCacheManager(100, 4), seats, max_num_batched_tokens=64))
     names = iter("abcdefg")
     for group in groups:
@@ -33,7 +33,7 @@ def static_and_continuous() -> tuple[int, int]:
 
 
 def smallest_budget() -> int:
-    """Five requests decode when a prompt of 120 tokens arrives, and its first token is due within six steps."""
+    """Find the smallest budget that serves a 120-token prompt within six steps while five requests decode."""
     return next(budget for budget in range(6, 200) if _num_steps_of_prompt(budget) <= 6)
 
 
@@ -50,7 +50,7 @@ def _num_steps_of_prompt(budget: int) -> int:
 
 
 def who_gives_way() -> str:
-    """Four requests with one full block each, when all four need a second one, and later a third."""
+    """Name the preempted requests when four requests with one full block each need a second block, then a third."""
     clock = Clock()
     clock.now_s = 30.0
     scheduler = Scheduler(KVCacheManager(5, 4, enable_caching=False), 4, 64, PriorityQueueWithAging(0.1, clock),
@@ -69,37 +69,41 @@ def who_gives_way() -> str:
 EXERCISES = (
     Exercise(
         answer=(17, 12), proof=static_and_continuous,
-        why="A static batch takes as many steps as its longest request: 8 + 6 + 3. In the continuous batch the "
-            "request of 6 tokens gets its seat in step 6, and step 11 is the last.",
-        hint="Draw three rows, one per seat, and write each request into the row that is free first. A request of n "
-             "tokens takes n steps: the step of its prompt gives the first.",
-        slips={(17, 10): "29 tokens on three seats would be 10 steps if no seat were ever empty. But the request of 6 "
-                         "tokens begins late, and no other request can share its work.",
-               (17, 8): "The longest request takes 8 steps. Other requests begin after it and end later.",
-               (17, 11): "The last step has the number 11, but the first one has the number 0.",
-               (29, 12): "29 would be one request at a time. The three requests of a batch share their steps.",
-               (12, 17): "It is the other way round: first the static batches, then the continuous one."}),
+        why="A static batch takes as many steps as its longest request has tokens: 8 + 6 + 3 = 17. In the continuous "
+            "batch, the request of 6 tokens gets its seat in step 6 and ends in step 11. The steps 0 to 11 are 12 "
+            "steps.",
+        hint="Draw three rows, one per seat. Write each request into the row that is free first. A request of n tokens "
+             "takes n steps, because the step that computes its prompt also gives its first token.",
+        slips={(17, 10): "29 tokens in three seats would take 10 steps if no seat were ever empty. But the request of "
+                         "6 tokens begins late, and then it needs 6 more steps, whatever the other seats do.",
+               (17, 8): "The longest request takes 8 steps. But other requests begin later and end after it.",
+               (17, 11): "The last step is step 11, but the first step is step 0.",
+               (29, 12): "29 steps would be one request at a time. The three requests of a batch share their steps.",
+               (12, 17): "The two numbers are swapped: the static batches are first, then the continuous batch."}),
     Exercise(
         answer=25, proof=smallest_budget,
-        why="The decoding requests take 5 tokens of every step. 6 steps with 20 tokens for the prompt make 120, and "
-            "the sixth gives the first token.",
-        hint="What part of the budget is left for the prompt when five requests have their token? How many tokens of "
-             "the prompt must a step compute?",
-        slips={20: "20 tokens of the prompt in each step are right. But the five decoding requests are served first, "
-                   "from the same budget.",
-               29: "24 tokens of the prompt in each step would be 5 steps. Six are allowed: the step that computes the "
-                   "last part of the prompt gives the first token.",
-               125: "That budget computes the whole prompt in one step. It may take six.",
-               120: "Without the decoding requests, that is one step for the whole prompt. It may take six."}),
+        why="The decoding requests take 5 tokens of every step, so 20 are left for the prompt. 6 steps of 20 tokens "
+            "make 120, and the sixth step gives the first token.",
+        hint="How much of the budget is left for the prompt when each of the five requests has its token? How many "
+             "prompt tokens must each step compute?",
+        slips={20: "It is right that each step must compute 20 prompt tokens. But the five decoding requests are "
+                   "served first, from the same budget.",
+               29: "With 24 prompt tokens per step the prompt takes 5 steps. But 6 steps are allowed, because the step "
+                   "that computes the last part of the prompt also gives the first token.",
+               125: "This budget computes the whole prompt in one step, but six steps are allowed.",
+               120: "Without the decoding requests, this budget computes the whole prompt in one step. But six steps "
+                    "are allowed."}),
     Exercise(
         answer="bac", proof=who_gives_way,
         why="The request that would be served last is preempted first. At 30 s the effective priorities are -0.5 for "
-            "b, -1.0 for a, -1.2 for c and -1.5 for d: the largest is preempted first, and d stays.",
-        hint="Compute the effective priority of each request at 30 s, or priority + arrival × 0.1, which gives the "
-             "same order. The largest number is served last.",
-        slips={"acb": "That would be strict priority. a has waited 30 s, which is worth 3 levels.",
-               "bdc": "That would be the reversed order of arrival. d arrived late, but it is HIGH: 0 + 1.5 is less "
-                      "than a's 2 + 0.",
-               "dca": "That is the order in which they would be served. The request served last is preempted first.",
-               "abc": "b arrived at 25 s: 0 + 2.5 is more than a's 2 + 0, so b is after a."}),
+            "b, -1.0 for a, -1.2 for c and -1.5 for d. The request with the largest value is preempted first, and d is "
+            "left.",
+        hint="Compute the effective priority of each request at 30 s. (Or compute priority + arrival × 0.1, which "
+             "gives the same order.) The request with the largest number is served last.",
+        slips={"acb": "This would be the order with strict priority. But a has waited 30 s, which is worth 3 levels.",
+               "bdc": "This is the reverse order of arrival. d arrived late, but it is HIGH: its 0 + 1.5 is less than "
+                      "a's 2 + 0.",
+               "dca": "This is the order in which the requests would be served. The request that would be served last "
+                      "is preempted first.",
+               "abc": "b arrived at 25 s. Its 0 + 2.5 is more than a's 2 + 0, so b would be served after a."}),
 )

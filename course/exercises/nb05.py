@@ -1,4 +1,4 @@
-"""The exercises of notebook 05: computed tokens, slots, and the tokens that filters leave."""
+"""The exercises of notebook 05: computed tokens, slots, and the tokens that filters keep."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ BLOCK_SIZE = 8
 
 
 def tokens_computed() -> int:
-    """A prompt of 40 tokens, 16 of them in the cache already, and 12 tokens of output."""
+    """Count the tokens computed for a 40-token prompt with 16 cached tokens and 12 output tokens."""
     shared = list(range(100, 116))
     return num_computed(steps_of([[*shared, 500], [*shared, *range(200, 224)]], max_tokens=12, block_size=BLOCK_SIZE,
                                  num_blocks=20))
 
 
 def slot() -> int:
-    """The slot of the token at position 19 of a request whose block table is [3, 9, 5]."""
+    """Compute the slot of the token at position 19 of a request whose block table is [3, 9, 5]."""
     import numpy as np
 
     from mini_vllm.attention import slot_mapping
@@ -26,7 +26,7 @@ def slot() -> int:
 
 
 def tokens_left() -> int:
-    """Of five tokens with the weights 8, 4, 2, 1, 1: temperature 0.5, top-p 0.95, min-p 0.1."""
+    """Count the tokens that temperature 0.5, top-p 0.95 and min-p 0.1 keep of the weights 8, 4, 2, 1, 1."""
     import numpy as np
 
     from mini_vllm.backend import mx
@@ -42,25 +42,27 @@ def tokens_left() -> int:
 EXERCISES = (
     Exercise(
         answer=35, proof=tokens_computed,
-        why="24 tokens of the prompt are computed, then 11 of the output. The twelfth is generated, but no token "
-            "follows it.",
-        hint="Count the prompt tokens that are not in the cache, then the output tokens that go through the network.",
+        why="24 tokens of the prompt are computed, and then 11 tokens of the output. The twelfth output token is "
+            "generated but never computed, because no token follows it.",
+        hint="Count the prompt tokens that are not in the cache, and then the output tokens that go through the model.",
         slips={36: "The last generated token is never computed: no token follows it.",
-               51: "16 of the 40 are found in the cache: nothing is computed for them.",
-               52: "16 are found in the cache, and the last generated token is never computed.",
-               24: "24 tokens of the prompt are computed. The output tokens are computed too, all except the last."}),
+               51: "16 of the 40 prompt tokens are found in the cache, so they are not computed.",
+               52: "16 tokens are found in the cache, and the last generated token is never computed.",
+               24: "24 tokens of the prompt are computed. The output tokens are also computed, all except the last."}),
     Exercise(
         answer=43, proof=slot,
-        why="19 = 2 × 8 + 3: the third block of the table, which is block 5, at offset 3. 5 × 8 + 3 = 43.",
-        hint="position // 8 is the entry of the table, position % 8 the offset in that block.",
-        slips={19: "19 is the position in the request. The table says where that is in the pool.",
-               75: "75 is 9 × 8 + 3. The entries of a table are counted from 0, and 19 // 8 is 2.",
+        why="19 = 2 × 8 + 3: the token is in the third block of the table, which is block 5, at offset 3. Its slot is "
+            "5 × 8 + 3 = 43.",
+        hint="position // 8 is the index in the block table, and position % 8 is the offset in that block.",
+        slips={19: "19 is the position in the request. The block table says where in the pool that position is.",
+               75: "75 is 9 × 8 + 3. But the entries of a table are counted from 0, and 19 // 8 is 2.",
                44: "Offsets in a block are counted from 0: 19 % 8 is 3."}),
     Exercise(
         answer=2, proof=tokens_left,
-        why="Temperature 0.5 squares the weights: 64, 16, 4, 1, 1. Top-p 0.95 leaves 64, 16 and 4, and min-p 0.1 drops "
-            "the 4, because it is below 6.4.",
-        hint="Use this order: divide the logits by the temperature, apply top-p, then min-p to the rest.",
-        slips={5: "5 would be left without the temperature, which is applied first: it squares the weights.",
-               3: "Top-p leaves 3. Then min-p requires a weight of at least 0.1 × 64 = 6.4."}),
+        why="Temperature 0.5 squares the weights: 64, 16, 4, 1, 1. Top-p 0.95 keeps 64, 16 and 4. Min-p 0.1 then "
+            "removes the 4, because it is less than 0.1 × 64 = 6.4.",
+        hint="Use this order: divide the logits by the temperature, apply top-p, and then apply min-p to the rest.",
+        slips={5: "5 tokens would be left without the temperature. But it is applied first, and it squares the "
+                  "weights.",
+               3: "Top-p keeps 3 tokens. Then min-p requires a weight of at least 0.1 × 64 = 6.4."}),
 )

@@ -1,9 +1,9 @@
-"""The picture that each notebook opens with: what it is about, drawn before the first sentence.
+"""The picture at the beginning of each notebook, which shows the topic of the notebook.
 
     from course.exercises.opening import opening
     opening("02")
 
-Each is made by the reference engine, whose labs may not have passed yet, and is the same every time.
+The reference engine makes each picture, even if the student has passed labs, so it is the same every time.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from mini_vllm.pictures import Picture
     from mini_vllm.trace.recorder import StepTrace
 
-#: Of a picture that can be read on a narrow screen.
+#: The width of a picture that is readable on a narrow screen.
 WIDTH = 480
 WOODCUTTER = "Once upon a time a poor woodcutter lived with his wife and two children near a large forest."
+#: A text that tiny-tales continues by repeating parts of it.
+WOLF = '"I am hungry," said the wolf. "I am thirsty," said the fox. "I am'
 
 
 @dataclass(frozen=True)
@@ -39,20 +41,20 @@ VISITORS = (
     Visitor(16, WOODCUTTER + " The elder child", 12),
     Visitor(19, "Snow fell all night", 10),
 )
-#: Four prompts, and the number of tokens that each request generates.
+#: The number of tokens that each of eight requests generates.
 EIGHT = (4, 16, 6, 3, 11, 5, 8, 3)
 
 
 def opening(notebook: str) -> Picture:
-    """The picture of a notebook, by its number: ``opening("02")``. Raises ValueError for one that is not there."""
+    """Draw the opening picture of a notebook, for example of "02". Raise ValueError if there is no such notebook."""
     if notebook not in OPENINGS:
-        raise ValueError(f"there is no notebook {notebook!r}; they are called {', '.join(OPENINGS)}")
+        raise ValueError(f"there is no notebook {notebook!r}; the notebooks are {', '.join(OPENINGS)}")
     return OPENINGS[notebook]()
 
 
 def serve(visitors: Sequence[Visitor], **sizes: Any) -> StepTrace:
-    """The steps of all visits, without a clock; ``sizes`` are settings of ``EngineConfig``."""
-    from mini_vllm.engine import LLMEngine  # here, since most exercises are checked without MLX
+    """Serve all visitors and return the trace, which has no times; ``sizes`` are settings of ``EngineConfig``."""
+    from mini_vllm.engine import LLMEngine  # imported here because most exercises are checked without MLX
     from mini_vllm.engine_config import EngineConfig
     from mini_vllm.request import SamplingParams
     from mini_vllm.trace.recorder import StepTrace
@@ -70,18 +72,18 @@ def serve(visitors: Sequence[Visitor], **sizes: Any) -> StepTrace:
 
 
 def small_pool() -> Picture:
-    """Six requests in a pool too small for all of them."""
+    """Draw six requests in a pool that is too small for all of them."""
     from mini_vllm.pictures import draw_trace
     trace = serve(VISITORS, block_size=8, num_blocks=13, max_num_seqs=8, max_num_batched_tokens=24,
                   max_num_chunk_tokens=12, watermark=0.0)
     return draw_trace(trace, width=WIDTH, is_brief=True, look=(
-        "A column is one step of the engine. Above, a row is a request: a box is its prompt, a dot is one generated "
-        "token, a red cross means that the request loses its memory and waits. Below, a row is a block of that memory, "
-        "in the colour of the request that holds it."))
+        "Each column is one step of the engine. In the upper half, each row is a request: a box is its prompt, and a "
+        "dot is one generated token. A red cross is a preemption: the request loses its memory and waits. In the lower "
+        "half, each row is a block of memory, in the colour of the request that holds it."))
 
 
 def reserved_and_paged() -> Picture:
-    """The same memory, reserved to the longest text and given out in pages."""
+    """Draw the same memory twice: reserved for the longest text, and allocated in pages."""
     from mini_vllm.kv_cache import KVCacheManager
     from mini_vllm.pictures import MemoryRun, draw_memory, runs_in_pages, stack
     from mini_vllm.request import Request, SamplingParams
@@ -99,12 +101,12 @@ def reserved_and_paged() -> Picture:
     return stack(draw_memory(num_slots, reserved, per_row=1024, width=WIDTH),
                  draw_memory(num_slots, runs_in_pages(manager, requests), per_row=1024, width=WIDTH), look=(
         "The same memory twice. Above, each request reserves room for the longest text, 512 tokens: four requests fill "
-        "the memory, and most of it stays empty (stripes). Below, memory is given out in pages of 16 as it is needed: "
-        "eleven requests run, and there is room for more."))
+        "the memory, and most of it stays empty (stripes). Below, memory is allocated in pages of 16 when it is "
+        "needed: eleven requests run, and there is room for more."))
 
 
 def scattered_tables() -> Picture:
-    """Two requests that share two blocks, and the tables that say where their texts are."""
+    """Draw two requests that share two blocks, and their block tables."""
     from mini_vllm.kv_cache import KVCacheManager
     from mini_vllm.pictures import draw_cache
     from mini_vllm.request import Request
@@ -119,12 +121,13 @@ def scattered_tables() -> Picture:
         request.num_computed_tokens = request.num_tokens
         requests.append(request)
     return draw_cache(manager, requests, text_of=words.__getitem__, look=(
-        "Above is the pool: seven blocks of four tokens and the null block. Below are two block tables. The first "
-        "eight words of both texts are stored once, in blocks 1 and 2 (hatched), and both tables name these blocks."))
+        "Above is the pool: seven blocks of four tokens and the null block. Below are two block tables. Both texts "
+        "begin with the same eight words. These are stored once, in blocks 1 and 2 (hatched), and both tables contain "
+        "these blocks."))
 
 
 def first_write() -> Picture:
-    """A fork that is about to write into a shared block."""
+    """Draw a fork that is about to write into a shared block."""
     from mini_vllm.kv_cache import KVCacheManager
     from mini_vllm.pictures import draw_cache
     from mini_vllm.request import Request
@@ -139,11 +142,11 @@ def first_write() -> Picture:
     manager.allocate_slots(b, 1)
     return draw_cache(manager, [a, b], text_of=words.__getitem__, look=(
         "B was forked from A, and both shared blocks 1 and 2. Now B is about to write the word “no”. Block 1 stays "
-        "shared (hatched). Block 2 is copied first (red arrow), so that A keeps its own."))
+        "shared (hatched). Block 2 is copied first (red arrow), so that A's block 2 does not change."))
 
 
 def static_and_continuous() -> Picture:
-    """Eight requests in four seats, as static batches and as a continuous batch."""
+    """Draw eight requests in a batch of four, as static batches and as a continuous batch."""
     from mini_vllm.pictures import draw_trace, stack
     prompts = ("Once upon a time", "The old woman", "A fox came", "In the forest", "The youngest son", "Far away",
                "A bird sat", "At night")
@@ -154,12 +157,13 @@ def static_and_continuous() -> Picture:
                     for number, (prompt, num_tokens) in enumerate(zip(prompts, EIGHT))]
         pictures.append(draw_trace(serve(visitors, **sizes), width=WIDTH, is_brief=True, has_blocks=False))
     return stack(*pictures, look=(
-        "The same eight requests with four seats. Above, in static batches: the next four requests start when all of "
-        "the first four have finished. Below, continuous: a request takes a seat as soon as one is free."))
+        "The same eight requests run twice, at most four at a time. Above are static batches: the next four requests "
+        "start when all of the first four have finished. Below is continuous batching: when a request finishes, the "
+        "next one takes its place at once."))
 
 
 def ragged_batch() -> Picture:
-    """One step with tokens of four requests."""
+    """Draw one step with tokens of four requests."""
     from mini_vllm.model_runner import RequestStep
     from mini_vllm.models.loader import load
     from mini_vllm.pictures import draw_batch
@@ -170,11 +174,35 @@ def ragged_batch() -> Picture:
              "dan": RequestStep(encode("There was once a poor fisherman who lived with")[:9],
                                 [4, 5], 9, False)}
     return draw_batch(steps, 8, text_of=lambda token: tokenizer.decode([token]), per_row=10, look=(
-        "One step of the engine. ada and ben generate one token each, cleo's whole prompt and a part of dan's are "
-        "computed, all in one batch. Each token is written to its own slot, and a next token is chosen where ▲ stands. "
-        "Below is the rectangle that a padded batch would compute."))
+        "One step of the engine. ada and ben generate one token each. In the same batch, cleo's whole prompt and a "
+        "part of dan's are computed. The K/V of each token is written to its own slot. A next token is chosen at each "
+        "▲. Below is the rectangle that a padded batch would compute."))
+
+
+def without_and_with_drafts() -> Picture:
+    """Draw one request twice: decoded token by token, and with drafts."""
+    from mini_vllm.engine import LLMEngine
+    from mini_vllm.engine_config import EngineConfig
+    from mini_vllm.fast.step_costs import DraftCost, StepCosts
+    from mini_vllm.pictures import draw_trace, stack
+    from mini_vllm.request import SamplingParams
+    from mini_vllm.trace.recorder import StepTrace
+    pictures = []
+    for num_drafted in (0, 4):
+        trace = StepTrace(clock=lambda: 0.0)
+        engine = LLMEngine(EngineConfig(model="tiny-tales", num_blocks=9, enable_lookahead=False,
+                                        num_speculative_tokens=num_drafted), trace=trace)
+        engine.speculation.costs = StepCosts((DraftCost(1, first=0.0, per_token=0.2),))
+        engine.add_request(WOLF, SamplingParams(max_tokens=40, temperature=0, ignore_eos=True))
+        while engine.has_unfinished_requests():
+            engine.step()
+        pictures.append(draw_trace(trace, width=WIDTH, is_brief=True, has_blocks=False))
+    return stack(*pictures, look=(
+        "The same 40 tokens twice. Above, each step gives one token (a dot). Below, half of the steps also compute "
+        "guesses of the next tokens. A filled square is a guess that was right: a token that needs no step of its own. "
+        "A hollow square was wrong, and changes nothing."))
 
 
 OPENINGS: dict[str, Callable[[], Picture]] = {
     "00": small_pool, "01": reserved_and_paged, "02": scattered_tables, "03": first_write,
-    "04": static_and_continuous, "05": ragged_batch}
+    "04": static_and_continuous, "05": ragged_batch, "06": without_and_with_drafts}

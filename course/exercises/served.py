@@ -1,4 +1,4 @@
-"""The real engine at work for a proof: prompts of token ids, served one after the other."""
+"""Runs of the real engine for the proofs of answers: prompts of token ids are served one after the other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def steps_of(prompts: Sequence[Sequence[int]], max_tokens: int, *, n: int = 1, **sizes: int) -> list[TraceStep]:
-    """The engine's steps for the last of ``prompts``, after the others; ``sizes`` are settings of ``EngineConfig``."""
-    from mini_vllm.engine import LLMEngine  # here, since most answers are checked without MLX
+    """Serve ``prompts`` one by one and return the last one's steps; ``sizes`` are settings of ``EngineConfig``."""
+    from mini_vllm.engine import LLMEngine  # imported here because most answers are checked without MLX
     from mini_vllm.engine_config import EngineConfig
     from mini_vllm.request import SamplingParams
     from mini_vllm.trace.recorder import StepTrace
@@ -27,5 +27,5 @@ def steps_of(prompts: Sequence[Sequence[int]], max_tokens: int, *, n: int = 1, *
 
 
 def num_computed(steps: Sequence[TraceStep]) -> int:
-    """The tokens that went through the network in these steps."""
+    """Count the tokens that the model computed in these steps."""
     return sum(num_new for step in steps for _, num_new in step["tokens"].values())

@@ -12,30 +12,32 @@ from course.lab.lab import PROJECT_ROOT
 
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("[0-9]*.ipynb"))
 NUMBERS = [path.name[:2] for path in NOTEBOOKS]
-ALL = [(notebook, number) for notebook in NUMBERS for number in (1, 2, 3)]
+#: The last notebook has two parts, with three exercises each.
+COUNTS = {number: 6 if number == "06" else 3 for number in NUMBERS}
+ALL = [(notebook, number) for notebook in NUMBERS for number in range(1, COUNTS[notebook] + 1)]
 
 
 def cell(notebook, number):
-    """The source of the cell that checks one exercise, and what it printed when it was committed."""
+    """Return the source of the cell that checks one exercise, and its committed output."""
     (path,) = (path for path in NOTEBOOKS if path.name.startswith(notebook))
     cells = [each for each in json.loads(path.read_text(encoding="utf-8"))["cells"]
              if each["cell_type"] == "code" and f'check("{notebook}", {number},' in "".join(each["source"])]
-    assert len(cells) == 1, f"{path.name} must have one cell with check(\"{notebook}\", {number}, …)"
+    assert len(cells) == 1, f"{path.name} must contain one cell with check(\"{notebook}\", {number}, …)"
     return "".join(cells[0]["source"]), "".join("".join(each.get("text", "")) for each in cells[0]["outputs"])
 
 
 def run(source, answer):
-    """What the cell prints, alone in a fresh kernel, with this answer in it."""
+    """Run the cell alone, with this answer, and return the printed text."""
     source, times = re.subn(r"^answer = None\b", f"answer = {answer!r}", source, flags=re.M)
-    assert times == 1, f"a reader looks for one line `answer = None`:\n{source}"
+    assert times == 1, f"the cell must contain one line `answer = None`:\n{source}"
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(source, {})
     return printed.getvalue()
 
 
-def test_every_notebook_has_three():
-    assert NUMBERS == ["00", "01", "02", "03", "04", "05"]
-    assert {notebook: len(exercises_of(notebook)) for notebook in NUMBERS} == dict.fromkeys(NUMBERS, 3)
+def test_every_part_of_a_notebook_has_three():
+    assert NUMBERS == ["00", "01", "02", "03", "04", "05", "06"]
+    assert {notebook: len(exercises_of(notebook)) for notebook in NUMBERS} == COUNTS
 
 
 @pytest.mark.parametrize("notebook, number", ALL)
@@ -50,7 +52,7 @@ def test_right_and_wrong_answers_are_told_apart(notebook, number):
     source, _ = cell(notebook, number)
     exercise = exercises_of(notebook)[number - 1]
     assert run(source, exercise.answer) == f"Exercise {number}: right. {exercise.why}\n"
-    assert len(exercise.slips) >= 2, "two wrong answers that people give, at least"
+    assert len(exercise.slips) >= 2, "an exercise needs at least two common wrong answers"
     for wrong, told in exercise.slips.items():
         assert run(source, wrong) == f"Exercise {number}: not yet. {told}\n"
     assert run(source, "no idea") == f"Exercise {number}: not yet. {exercise.hint}\n"

@@ -132,7 +132,8 @@ def autograder():
 
 
 def check_says_grade_again(results, why):
-    assert results["score"] == 0 and "not a zero" in results["output"] and results["stdout_visibility"] == "hidden"
+    assert results["score"] == 0 and "does not mean zero" in results["output"]
+    assert results["stdout_visibility"] == "hidden"
     (case,) = results["tests"]
     assert case["visibility"] == "hidden" and case["name"] == "Grade again" and why in case["output"]
     assert "LEAK" not in json.dumps(results) and "root:" not in json.dumps(results)

@@ -18,13 +18,13 @@ from course.lab.starters import shipped_starter
 PACKED = Path(__file__).resolve().parents[1] / "_course"
 
 _PYTEST = """\
-# Where pytest finds the labs, and `course` the course.
+# This file tells pytest and `course` where the labs are.
 [tool.pytest.ini_options]
 addopts = "-p course.plugin --import-mode=importlib --strict-markers"
 testpaths = ["phase-*/labs", "phase-*/capstone"]
 """
 _CONFTEST = '''\
-"""Every pytest run in this course speaks of labs: --impl, the ``lab`` fixture, points."""
+"""Load the course's pytest plugin: --impl, the ``lab`` fixture, points."""
 
 pytest_plugins = ["course.plugin"]
 '''
@@ -39,7 +39,7 @@ def course_files() -> dict[str, bytes]:
     source = PACKED if PACKED.is_dir() else PROJECT_ROOT
     labs = discover(source)
     if not labs:
-        raise LabError("This installation holds no labs: install the package anew.")
+        raise LabError("This installation contains no labs: reinstall the package.")
     files = {"pyproject.toml": _PYTEST.encode(), "conftest.py": _CONFTEST.encode(),
              "README.md": _front_page((source / "README.md").read_text(encoding="utf-8")).encode()}
     for folder in [*sorted(source.glob("phase-*")), *map(source.joinpath, _SUFFIXES)]:
@@ -79,7 +79,7 @@ def _notebook_with_links(text: str, page: str, files: dict[str, bytes]) -> str:
 def _with_links(text: str, page: str, files: dict[str, bytes]) -> str:
     """Redirect links from ``page`` to files that are not copied.
 
-    They lead to the installed package; if the file is missing there as well, the link becomes plain text.
+    They lead to the installed package; if the file is also missing there, the link becomes plain text.
     """
     package = Path(mini_vllm.__file__).resolve().parent.parent
 

@@ -31,8 +31,8 @@ BESIDE = "starter.new.py"
 def lay_down(folder: Path) -> int:
     """Create ``folder`` and copy the course into it. Raise LabError if it already exists and is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise LabError(f"{folder} is there already, and not empty. Choose another folder; "
-                       "`course update` brings a course up to date.")
+        raise LabError(f"{folder} exists and is not empty. Choose another folder. "
+                       "To update a course, use `course update`.")
     files = course_files()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=".course-") as parent:
@@ -43,7 +43,7 @@ def lay_down(folder: Path) -> int:
         if folder.exists():
             folder.rmdir()
         new.rename(folder)
-    print(f"The course, version {mini_vllm.__version__}, lies in {folder}: {len(discover(folder))} labs. Now:\n"
+    print(f"The course, version {mini_vllm.__version__}, is in {folder}: {len(discover(folder))} labs. Now:\n"
           f"  cd {folder}" + ("" if has_pytest() else "\n  pip install pytest   (the labs' tests need it)")
           + "\n  course next")
     return 0
@@ -134,7 +134,7 @@ def _changed_signatures(old: str, new: str) -> list[str]:
     return ([f"{name}{before[name]} is {name}{now[name]} now" for name in before
              if name in now and before[name] != now[name]]
             + [f"{name}{now[name]} is new" for name in now if name not in before]
-            + [f"{name} is no more" for name in before if name not in now])
+            + [f"{name} is gone" for name in before if name not in now])
 
 
 def _report(version_before: str, changes: _Changes, backups: Path) -> None:
@@ -143,22 +143,22 @@ def _report(version_before: str, changes: _Changes, backups: Path) -> None:
         return
     now = mini_vllm.__version__
     versions = now if version_before == now else f"{version_before} → {now}"
-    print(f"Version {versions}: {len(changes.brought)} files brought.")
+    print(f"Version {versions}: {len(changes.brought)} files updated.")
     for name, signatures in changes.stayed.items():
-        print(f"  {name}: yours stays; the new one lies beside it as {BESIDE}")
+        print(f"  {name}: your file is unchanged; the new version is next to it, as {BESIDE}")
         print("".join(f"    {line}\n" for line in signatures), end="")
     if changes.saved:
-        print(f"  You had changed {', '.join(changes.saved)}: kept in {backups}")
+        print(f"  You had changed {', '.join(changes.saved)}; your versions are kept in {backups}")
 
 
 def _read_marker(root: Path) -> _Marker:
     try:
         marker: _Marker = json.loads((root / MARKER).read_text(encoding="utf-8"))
         if not isinstance(marker, dict) or not isinstance(marker.get("files"), dict) or "version" not in marker:
-            raise ValueError("it must hold version and files")
+            raise ValueError("it must contain version and files")
         return marker
     except ValueError as error:
-        raise LabError(f"{root / MARKER} is damaged: {error}. `course init` lays a course down anew, in another "
+        raise LabError(f"{root / MARKER} is damaged: {error}. `course init` creates a new course in another "
                        "folder; copy your starters there.") from None
     except FileNotFoundError:
         raise LabError(f"{root} is a clone of the repository: `git pull` brings it up to date. `course update` is for "

@@ -19,7 +19,7 @@ NEW_SIGNATURE = ("def add(a: int, b: int = 1) -> int:", "def add(a: int, b: int 
 
 @pytest.fixture
 def package(project, monkeypatch):
-    """The small project, as if it were packed in a wheel."""
+    """Return the small project as if it were packed in a wheel."""
     (project / "README.md").write_text("# Sums\n\n## The course\n\n[one](phase-01-sums/labs/lab-01-adder/README.md), "
                                        "[gone](NOWHERE.md)\n\n## Layout\n\nx\n\n## For students\n\ny\n")
     monkeypatch.setattr(course.install.course_files, "PACKED", project)
@@ -71,7 +71,7 @@ def test_init_refuses_a_folder_that_is_not_empty(package, tmp_path, capsys):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "work.py").write_text("mine")
     assert main(["init", str(tmp_path / "there")]) == 2
-    assert "there already, and not empty" in capsys.readouterr().err
+    assert "exists and is not empty" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["work.py"]
     (tmp_path / "there" / "work.py").unlink()
     assert main(["init", str(tmp_path / "there")]) == 0
@@ -90,20 +90,20 @@ def test_update_brings_tests_and_texts_and_keeps_edited_starters(package, mine, 
     assert NEW_SIGNATURE[1] in one.starter.with_name(BESIDE).read_text()
     assert NEW_SIGNATURE[1] in two.starter.read_text() and not two.starter.with_name(BESIDE).exists()
     assert one.tests.read_text().endswith("# more\n") and two.tests.read_text().endswith("# more\n")
-    assert "5 files brought" in said and "lab-01-adder/starter.py: yours stays" in said
+    assert "5 files updated" in said and "lab-01-adder/starter.py: your file is unchanged" in said
     assert "    add(a: int, b: int=1) is add(a: int, b: int=1, c: int=0) now\n" in said
     update(mine)
     assert capsys.readouterr().out.startswith("The course is up to date")
     assert one.starter.read_text() == work
 
 
-def test_update_names_what_is_new_and_what_is_no_more(package, mine, capsys):
+def test_update_names_what_is_new_and_what_is_gone(package, mine, capsys):
     write_starter(labs_of(mine)["1.1"])
     solution = labs_of(package)["1.1"].solution
     solution.write_text(solution.read_text().replace("def double(a: int)", "def treble(a: int)"))
     update(mine)
     said = capsys.readouterr().out
-    assert "    treble(a: int) is new\n" in said and "    double is no more\n" in said
+    assert "    treble(a: int) is new\n" in said and "    double is gone\n" in said
 
 
 def test_update_keeps_what_else_one_has_changed(package, mine, capsys):
@@ -115,7 +115,7 @@ def test_update_keeps_what_else_one_has_changed(package, mine, capsys):
     assert lab.tests.read_text() == labs_of(package)["1.1"].tests.read_text()
     (kept,) = (mine / ".course" / "backups").rglob("test_lab.py")
     assert kept.read_text() == "# my own tests\n" and lab.hints.is_file() and (lab.folder / "notes.txt").is_file()
-    assert "You had changed phase-01-sums/labs/lab-01-adder/test_lab.py: kept in .course/backups" in \
+    assert "You had changed phase-01-sums/labs/lab-01-adder/test_lab.py; your versions are kept in .course/backups" in \
         capsys.readouterr().out
 
 
@@ -147,7 +147,7 @@ def test_update_leaves_results_and_backups_alone(package, mine):
 @pytest.mark.parametrize("marker", ["{", "[]", '{"version": "0.1"}', '{"version": "0.1", "files": []}'])
 def test_a_damaged_note_of_what_was_laid_down_is_named(mine, marker):
     (mine / MARKER).write_text(marker)
-    with pytest.raises(LabError, match="course.json is damaged: .*`course init` lays a course down anew"):
+    with pytest.raises(LabError, match="course.json is damaged: .*`course init` creates a new course"):
         update(mine)
 
 

@@ -60,7 +60,7 @@ class Contract:
             raise ValueError(f"{quote!r} must begin with a place and a colon, as in 'invariant 1: ...' or "
                              f"'{next(iter(self.texts))}: ...'")
         if not words or words not in self.texts[place]:
-            raise ValueError(f"{words!r} is not said by {place}")
+            raise ValueError(f"{place} does not say {words!r}")
         return [promise for promise in self.promises
                 if promise.place == place and (words in promise.text or promise.text in words)]
 

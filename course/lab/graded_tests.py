@@ -23,16 +23,21 @@ class GradedTest:
     #: Whether the test trusts a measurement made inside the grader's sandbox, and the reason that it gives.
     is_inside: bool = False
     why_inside: str = ""
+    #: Whether the test keeps the score of an open lab.
+    keeps_score: bool = False
+    #: Whether the test is a step of that score, without which the score counts, too.
+    is_step: bool = False
 
     @property
     def sentence(self) -> str:
         """The behaviour, in words: ``remove from the middle keeps order``."""
         return re.sub(r"^test_(task_\d+_)?", "", self.name).replace("_", " ")
 
-    def result(self, verdict: Verdict, is_hidden: bool = False) -> TestResult:
-        """Combine the test and its verdict into the entry of a result."""
-        return TestResult(verdict.passed, verdict.error, verdict.message, verdict.printed, name=self.name,
-                          points=self.points or 0, task=self.task, is_hidden=is_hidden, is_inside=self.is_inside)
+    def result(self, verdict: Verdict, is_hidden: bool = False, cpu_s: float | None = None) -> TestResult:
+        """Combine the test, its verdict and its CPU time into the entry of a result."""
+        return TestResult(verdict.passed, verdict.error, verdict.message, verdict.printed, verdict.score,
+                          name=self.name, points=self.points or 0, task=self.task, is_hidden=is_hidden,
+                          is_inside=self.is_inside, is_step=self.is_step, cpu_s=cpu_s)
 
 
 def graded_tests(lab: Lab) -> list[GradedTest]:
@@ -41,7 +46,7 @@ def graded_tests(lab: Lab) -> list[GradedTest]:
         tree = ast.parse(lab.tests.read_text(encoding="utf-8"))
     except (SyntaxError, ValueError) as error:
         raise LabError(f"{lab.relative(lab.tests)} does not parse: {error}. It is the course's: `course update` or "
-                       "`git checkout` brings it back.") from None
+                       "`git checkout` restores it.") from None
     tests = []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
@@ -49,8 +54,10 @@ def graded_tests(lab: Lab) -> list[GradedTest]:
             in_name = _TASK_IN_NAME.match(node.name)
             task = int(in_name[1]) if in_name else marks.get("task")
             reasons = [reason for mark in node.decorator_list if (reason := _inside(mark)) is not None]
-            tests.append(GradedTest(node.name, marks.get("points"), task, any(a.arg == "lab" for a in node.args.args),
-                                    bool(reasons), "".join(reasons).strip()))
+            arguments = {argument.arg for argument in node.args.args}
+            tests.append(GradedTest(node.name, marks.get("points"), task, "lab" in arguments, bool(reasons),
+                                    "".join(reasons).strip(), "keep_score" in arguments,
+                                    any(map(_is_step, node.decorator_list))))
     return sorted(tests, key=lambda test: test.task or 0)
 
 
@@ -79,6 +86,11 @@ def _inside(decorator: ast.expr) -> str | None:
         case ast.Call(func=ast.Attribute(attr="inside")) | ast.Attribute(attr="inside"):
             return ""
     return None
+
+
+def _is_step(decorator: ast.expr) -> bool:
+    """Return whether this is ``@pytest.mark.step``."""
+    return isinstance(decorator, ast.Attribute) and decorator.attr == "step"
 
 
 def _mark(decorator: ast.expr) -> tuple[str, int] | None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from course.lab.score import ScoreSettings
+
 #: The project, found from this file. In a checkout the labs are folders next to the package, which is installed in
 #: place. An installation from a wheel has no labs.
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +22,7 @@ _PHASE = re.compile(r"phase-(\d+)-[\w-]+")
 _LAB = re.compile(r"lab-(\d+)-[\w-]+")
 
 
-NO_COURSE = ("There is no course here. `course init my-course` lays one down in a new folder; then work inside that "
+NO_COURSE = ("There is no course here. `course init my-course` creates one in a new folder; then work inside that "
              "folder.")
 APART = ("{folder} is a clone of the course, but the command `course` was installed apart from it, without labs: run "
          "`pip install -e .` in that folder.")
@@ -44,10 +46,11 @@ class _Settings:
     waits: bool
     time_factor: float
     minutes: int | None
-    score: dict[str, str]
+    score: ScoreSettings | None
     bare: tuple[str, ...]
     given: tuple[str, ...]
     surface: dict[str, str]
+    reference: str
 
 
 @dataclass(frozen=True)
@@ -112,9 +115,10 @@ class Lab:
             return _Settings(settings["title"], (engine,) if isinstance(engine, str) else tuple(engine),
                              settings.get("base"), dict(settings.get("parts", {})), settings.get("adapter"),
                              dict(settings.get("needs", {})), settings.get("now", ""), bool(settings.get("waits")),
-                             settings.get("time_factor", 1.0), settings.get("minutes"), dict(settings.get("score", {})),
+                             settings.get("time_factor", 1.0), settings.get("minutes"),
+                             ScoreSettings.of(settings["score"]) if "score" in settings else None,
                              tuple(settings.get("bare", ())), tuple(settings.get("given", ())),
-                             dict(settings.get("surface", {})))
+                             dict(settings.get("surface", {})), settings.get("reference", ""))
         except FileNotFoundError:
             raise LabError(f"{self.relative(path)} is missing") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -172,11 +176,8 @@ class Lab:
         return self._settings.minutes
 
     @property
-    def score(self) -> dict[str, str]:
-        """The settings of ``course board`` for an open lab.
-
-        ``module`` contains ``score``, ``table`` and ``total``; ``name`` is the name in the lab's file that is scored.
-        """
+    def score(self) -> ScoreSettings | None:
+        """How an open lab is scored; None for all other labs."""
         return self._settings.score
 
     @property
@@ -193,6 +194,11 @@ class Lab:
     def surface(self) -> dict[str, str]:
         """The names that the lab's file may use on the grader's side; see ``course.grading.remote_lab.surface``."""
         return self._settings.surface
+
+    @property
+    def reference(self) -> str:
+        """The module of the course whose CPU time the lab's file is compared with; "" if there is none."""
+        return self._settings.reference
 
     @property
     def now(self) -> str:

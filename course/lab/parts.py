@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 #: The slots of EngineParts, in the order in which a request meets them. (Listed here to avoid importing MLX.)
 SLOTS = ("engine", "request_queue", "scheduler", "kv_cache_manager", "prefix_tree", "block_pool", "model_runner",
-         "attention", "sampler")
+         "attention", "sampler", "drafter", "guess_record", "verifier", "grammar")
+#: Slots of phase 06. The capstone does without them: it neither drafts nor asks for outputs that must match.
+FURTHER_SLOTS = ("drafter", "guess_record", "verifier", "grammar")
+#: The phase of the capstone.
+CAPSTONE_PHASE = 5
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def just(labs: Sequence[Lab], wanted: Sequence[Lab], is_own: Callable[[Lab], boo
     """Use the pieces of the labs ``wanted``, whether they pass or not; bases are a student's own where ``is_own``."""
     for lab in wanted:
         if not lab.parts:
-            raise LabError(f"Lab {lab} gives the engine no piece. Those that do: "
+            raise LabError(f"Lab {lab} has no part in the engine. These labs have one: "
                            f"{', '.join(other.number for other in labs if other.parts)}.")
     chosen = {slot: next((lab for lab in reversed(filling) if lab in wanted), None)
               for slot, filling in slots_of(labs).items()}
@@ -91,15 +95,15 @@ def _keep_what_fits(labs: Sequence[Lab], chosen: dict[str, Lab | None], notes: d
         for slot, number in lab.needs.items():
             other = chosen.get(slot)
             if other is not None and _place(other.number) < _place(number):
-                notes[slot] = f"yours of lab {other.number} cannot use your piece of lab {lab.number}; lab {number} can"
+                notes[slot] = f"your lab {other.number} cannot use your lab {lab.number}; lab {number} can use it"
                 chosen[slot] = None
 
 
 def _with_files(labs: Sequence[Lab], chosen: Mapping[str, Lab | None], notes: Mapping[str, str],
                 is_own: Callable[[Lab], bool], file_of: Callable[[Lab], Path]) -> Pieces:
     seats, files = [], {}
-    for slot in SLOTS:
-        lab = chosen.get(slot)
+    for slot in slots_of(labs):
+        lab = chosen[slot]
         if lab is None:
             seats.append(Seat(slot, None, notes.get(slot, "")))
             continue
@@ -107,7 +111,8 @@ def _with_files(labs: Sequence[Lab], chosen: Mapping[str, Lab | None], notes: Ma
         words = []
         for below in bases_of(lab, labs):
             files[below.number] = file_of(below) if is_own(below) else below.solution
-            words.append(f"{'your' if is_own(below) else 'the reference’s'} {below.number}")
+            if slot in below.parts:
+                words.append(f"{'your' if is_own(below) else 'the reference’s'} {below.number}")
         seats.append(Seat(slot, lab, f"on {', '.join(words)}" if words else ""))
     return Pieces(seats, files)
 
@@ -121,9 +126,18 @@ def bases_of(lab: Lab, labs: Sequence[Lab]) -> list[Lab]:
     return below
 
 
+def up_to_capstone(labs: Sequence[Lab]) -> list[Lab]:
+    """Return the labs of the phases up to that of the capstone."""
+    return [lab for lab in labs if _place(lab.number)[0] <= CAPSTONE_PHASE]
+
+
 def needed_for_all(labs: Sequence[Lab]) -> list[Lab]:
-    """Return the labs that a student needs to own the whole engine: the last lab of every slot, and their bases."""
-    last = [filling[-1] for filling in slots_of(labs).values()]
+    """Return the labs that a student needs to own the whole engine: the last lab of every slot, and their bases.
+
+    These are the labs that the capstone needs. Phase 06 comes after it. A lab with a score is never needed: its part
+    replaces that of an earlier lab.
+    """
+    last = [filling[-1] for filling in slots_of([lab for lab in up_to_capstone(labs) if not lab.score]).values()]
     needed = {lab.number: lab for top in last for lab in (top, *bases_of(top, labs))}
     return sorted(needed.values(), key=labs.index)
 

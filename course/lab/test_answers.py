@@ -48,8 +48,9 @@ def test_without_a_question_the_questions_are_listed_and_no_answer(asked, course
     assert "Twice" not in text and "adds up" not in text
 
 
-@pytest.mark.parametrize("name, question, answer", [("1.1", "1", "Twice."), ("1.1", "interview", "It adds up."),
-                                                    ("2", None, "Thrice, add(1, 2)."), ("interview", None, "adds up")])
+@pytest.mark.parametrize("name, question, answer", [
+    ("1.1", "1", "Twice."), ("1.1", "interview", "It adds up."), ("2", None, "Thrice, `add(1, 2)`."),
+    ("interview", None, "adds up")])
 def test_an_answer_comes_with_its_question(asked, course, terminal, name, question, answer):
     assert course.answer(name, question) == 0
     assert answer in terminal.getvalue() and ("Add" in terminal.getvalue()) == (answer == "Twice.")

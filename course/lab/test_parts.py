@@ -39,8 +39,9 @@ def test_the_latest_lab_that_passes_fills_a_slot():
     assert whose({"2.1"})[1] == dict.fromkeys(SLOTS) | {"block_pool": "2.1"}
     assert whose({"2.1", "3.1", "2.3"})[1] == dict.fromkeys(SLOTS) | {"block_pool": "3.1", "attention": "2.3"}
     assert whose(ALL)[1] == {
-        "engine": "5.3", "request_queue": "4.3", "scheduler": "4.2", "kv_cache_manager": "3.4", "prefix_tree": "3.3",
-        "block_pool": "3.1", "model_runner": "5.1", "attention": "5.1", "sampler": "5.2"}
+        "engine": "5.3", "request_queue": "4.3", "scheduler": "4.2", "kv_cache_manager": "6.1", "prefix_tree": "3.3",
+        "block_pool": "3.1", "model_runner": "5.4", "attention": "5.1", "sampler": "5.2", "drafter": "6.1",
+        "guess_record": "6.1", "verifier": "6.1", "grammar": "6.2"}
 
 
 def test_a_base_is_ones_own_where_it_passes_and_else_the_references():
@@ -56,7 +57,7 @@ def test_a_tree_goes_with_a_manager_that_can_ask_it():
     pieces, slots = whose({"2.2", "3.2", "3.3"})
     assert (slots["prefix_tree"], slots["kv_cache_manager"]) == ("3.3", None)
     note = next(seat.note for seat in pieces.seats if seat.slot == "kv_cache_manager")
-    assert note == "yours of lab 3.2 cannot use your piece of lab 3.3; lab 3.4 can"
+    assert note == "your lab 3.2 cannot use your lab 3.3; lab 3.4 can use it"
     assert whose({"2.2", "3.2"})[1]["kv_cache_manager"] == "3.2"
 
 
@@ -64,7 +65,7 @@ def test_just_the_pieces_that_were_asked_for():
     pieces = just(LABS, [lab("3.1"), lab("4.3")], lambda lab: lab.number in ALL, lambda lab: lab.starter)
     assert {seat.slot: seat.lab.number for seat in pieces.seats if seat.lab} == {
         "block_pool": "3.1", "request_queue": "4.3"}
-    with pytest.raises(LabError, match="Lab 1.1 kv-cache gives the engine no piece. Those that do: 1.0, 2.1, 2.2, "):
+    with pytest.raises(LabError, match="Lab 1.1 kv-cache has no part in the engine. These labs have one: 1.0, 2.1, "):
         just(LABS, [lab("1.1")], lambda lab: True, lambda lab: lab.starter)
 
 
@@ -91,8 +92,9 @@ def test_a_base_holds_no_later_labs_answer():
             if later.base is None or isinstance(getattr(base_labs.load_base(later.number), name), type) is False:
                 continue
             own = vars(getattr(base_labs.load_base(later.number), name))
-            below = set(dir(getattr(base_labs.load_base(later.base), name)))
-            assert {"fork_block", "fork", "preempt"}.isdisjoint(below & own.keys()), (later.number, below & own.keys())
+            below = set(dir(getattr(base_labs.load_base(later.base), name, None)))
+            added = {"fork_block", "fork", "preempt", "give_back_slots"}
+            assert added.isdisjoint(below & own.keys()), (later.number, below & own.keys())
     assert [each.number for each in bases_of(lab("3.4"), LABS)] == ["3.2", "2.2"]
 
 

@@ -1,7 +1,7 @@
 """The capstone: 32 requests with shared prefixes, priorities and aborts, served from a small pool.
 
     four beginnings of about 40 tokens, eight endings each     blocks are shared, even partly filled ones
-    HIGH, NORMAL and LOW in turn                               the request that is served last gives way
+    HIGH, NORMAL and LOW in turn                               the request that is served last is preempted
     9 of 32 are aborted after their third token                their blocks are freed at once
     47 blocks of 8 tokens, 8 seats                             there is room for four or five requests at a time
 

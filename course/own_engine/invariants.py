@@ -21,13 +21,13 @@ class BrokenInvariant(Exception):
 FREE = "a block is in the free queue if and only if its ref_cnt is 0, and the null block never is"
 OWNERS = "ref_cnt is the number of tables, and of pending copies, that hold a block"
 SLOTS = "a request has a slot for every token that is computed"
-TABLE = "a table has just as many blocks as its tokens need; one that looks ahead may have one token more"
-WRITTEN = "a block that several requests hold is never written: writers fork first"
-CONTENT = "the index never names a block whose content is not that prefix"
+TABLE = "a table has exactly the blocks that its tokens need; looking ahead may add one token"
+WRITTEN = "a block that several requests share is never written: the writer forks it first"
+CONTENT = "a block in the index contains the tokens that its key names"
 COPIES = "every pending copy is made before anything is written"
 LIMITS = "a step computes at most max_num_batched_tokens tokens, for at most max_num_seqs sequences"
 ORDER = "requests that compute one token come first in a batch"
-HOME = "when every request has ended, all blocks have come home"
+HOME = "when every request has ended, all blocks are free again"
 
 
 class Audit:

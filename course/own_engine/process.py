@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -17,12 +18,17 @@ from typing import Any, TextIO, cast
 from course.lab.lab import discover, find_lab
 from course.lab.parts import build
 from course.own_engine import capstone
-from course.own_engine.spec import STACK_SIGNAL, Spec, Tokens, Try
+from course.own_engine.spec import DATES, DRAFTS, STACK_SIGNAL, Spec, Tokens, Try
 from course.own_engine.workloads import (
+    DATE,
+    DATED,
+    DRAFTED,
     SPEED,
+    UNDRAFTED,
     WORKLOADS,
     Steps,
     TrialFailed,
+    Workload,
     first_difference,
     run_workload,
     serve,
@@ -91,7 +97,7 @@ def _run(spec: Spec, reporter: Reporter) -> None:
             _run_one(spec, parts, loaded, reporter)
         except PartError:
             if len(pieces.labs) == 1 or len(spec.tries) == 1:
-                raise  # pieces that need a third piece may not fit without it; such failures are not what is looked for
+                raise  # with several tries, pieces that need a third piece may not fit without it: ignore that
 
 
 def _run_one(spec: Spec, parts: EngineParts, loaded: LoadedModel, reporter: Reporter) -> None:
@@ -112,22 +118,66 @@ def _compare(name: str, spec: Spec, parts: EngineParts, loaded: LoadedModel, rep
     def on_step(step: int) -> None:
         reporter.tell("step", step=step)
 
+    if name == DRAFTS:
+        _compare_drafts(spec, parts, loaded, reporter)
+        return
     if name == capstone.NAME:
         mine = capstone.run_capstone(parts, loaded, on_step)
         difference = capstone.first_difference(mine, _reference(name, spec, loaded, reporter))
     else:
-        mine = run_workload(WORKLOADS[name], parts, loaded, spec.model, on_step)
+        mine = run_workload({**WORKLOADS, DATES: DATED}[name], parts, loaded, spec.model, on_step)
         difference = first_difference(mine, _reference(name, spec, loaded, reporter))
     if difference is not None:
         raise TrialFailed("differs", 0, difference)
+    if name == DATES:
+        _tell_dates(mine, loaded, reporter)
     reporter.tell("equal", what=name, num_tokens=_num_tokens(mine))
+
+
+def _compare_drafts(spec: Spec, parts: EngineParts, loaded: LoadedModel, reporter: Reporter) -> None:
+    """Run the texts without drafts and with them, and report the steps.
+
+    Raise TrialFailed unless both give the reference's tokens, and drafts save steps.
+    """
+    reference = _reference(DRAFTS, spec, loaded, reporter)
+
+    def num_steps(workload: Workload, how: str) -> int:
+        last = 0
+
+        def on_step(step: int) -> None:
+            nonlocal last
+            last = step
+            reporter.tell("step", step=step)
+
+        difference = first_difference(run_workload(workload, parts, loaded, spec.model, on_step), reference)
+        if difference is not None:
+            raise TrialFailed("differs", 0, f"{how}, {difference}")
+        return last
+
+    num_plain, num_drafted = num_steps(UNDRAFTED, "without drafts"), num_steps(DRAFTED, "with drafts")
+    if num_drafted >= num_plain:
+        raise TrialFailed("raised", 0, f"with drafts the texts took {num_drafted} steps, and {num_plain} without: no "
+                                       "draft was accepted")
+    num_tokens = _num_tokens(reference)
+    reporter.tell("drafts", num_tokens=num_tokens, num_steps=num_drafted, num_plain_steps=num_plain)
+    reporter.tell("equal", what=DRAFTS, num_tokens=num_tokens)
+
+
+def _tell_dates(tokens: Tokens, loaded: LoadedModel, reporter: Reporter) -> None:
+    """Report the outputs as texts. Raise TrialFailed unless all of them match."""
+    texts = [loaded.tokenizer.decode(sample) for answer in tokens if not isinstance(answer, str) for sample in answer]
+    wrong = [text for text in texts if not re.fullmatch(DATE, text)]
+    if wrong:
+        raise TrialFailed("raised", 0, f"the output {wrong[0]!r} is not a date")
+    reporter.tell("dates", texts=texts)
 
 
 def _reference(name: str, spec: Spec, loaded: LoadedModel, reporter: Reporter) -> Tokens:
     """Return the reference's tokens. They are computed once, because several tries compare with them."""
     if name not in spec.reference:
         spec.reference[name] = (capstone.reference_tokens(loaded, reporter.beat) if name == capstone.NAME
-                                else run_workload(WORKLOADS[name], None, loaded, spec.model, reporter.beat))
+                                else run_workload({**WORKLOADS, DRAFTS: UNDRAFTED, DATES: DATED}[name], None, loaded,
+                                                  spec.model, reporter.beat))
     return spec.reference[name]
 
 

@@ -31,7 +31,7 @@ MAX_STACK_CHARACTERS = 100_000
 
 #: The measurement runs the last of the workloads, or a similar one.
 MEASUREMENT = "the measurement"
-#: Workloads in which a scheduler that only waits comes to a stop.
+#: Workloads in which a scheduler that only waits stalls.
 NEED_PREEMPTION = ("preempts", "capstone")
 
 Event = dict[str, Any]
@@ -57,7 +57,7 @@ class Problem:
         at = f" ({self.place})" if self.place else ""
         match self.kind:
             case "refused":
-                return f"it was refused: {self.message}"
+                return f"it was rejected: {self.message}"
             case "differs":
                 return f"the tokens of “{self.what}” are not the reference's: {self.message}"
             case "invariant":
@@ -75,6 +75,10 @@ class EngineRunResult:
     equal: dict[str, int] = field(default_factory=dict)
     #: Tokens per second, the student's and the reference's.
     speed: tuple[float, float] | None = None
+    #: Tokens of the workload with drafts, its steps with drafts, and its steps without.
+    drafts: tuple[int, int, int] | None = None
+    #: The outputs of the workload with dates.
+    dates: list[str] = field(default_factory=list)
     problem: Problem | None = None
     #: How many sets of pieces were tried, including the one that failed.
     num_tries: int = 0
@@ -119,8 +123,8 @@ def find_blame(root: Path, pieces: Pieces, spec: Spec, problem: Problem, labs: S
                silence_s: float = SILENCE_S) -> Blame:
     """Add the pieces step by step until the run fails again, and return which ones are to blame.
 
-    First each piece alone, on the reference's bases; then each on the student's own bases; then one more piece at a
-    time.
+    Each piece is tried alone, on the reference's bases; then each on the student's own bases; then one more piece is
+    added at a time.
     """
     spec = _again(spec, problem)
     is_tight = any(name in NEED_PREEMPTION for name in spec.workloads)
@@ -203,6 +207,10 @@ class _Process:
                 self._step = event["step"]
             case "equal":
                 self._outcome.equal[event["what"]] = event["num_tokens"]
+            case "drafts":
+                self._outcome.drafts = event["num_tokens"], event["num_steps"], event["num_plain_steps"]
+            case "dates":
+                self._outcome.dates = [str(text) for text in event["texts"]]
             case "speed":
                 self._outcome.speed = event["mine"], event["reference"]
             case "problem":

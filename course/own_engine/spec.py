@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 #: The names in ``course.own_engine.workloads.WORKLOADS``, repeated here because that module imports MLX.
 WORKLOADS = ("greedy", "seeded", "samples", "turns", "shared", "cache off", "preempts")
 CAPSTONE = "capstone"
+#: The workload with drafts, and the one whose outputs must be dates.
+DRAFTS, DATES = "drafts", "dates"
+#: Slot of phase 06 → the workload that runs only if the student fills it.
+FURTHER_WORKLOADS = {"drafter": DRAFTS, "grammar": DATES}
 #: The tokens of every output of every prompt, or an error message in place of the tokens.
 Tokens = list[list[list[int]] | str]
 #: Asks the process for its current stack.
 STACK_SIGNAL = signal.SIGUSR1
+
+
+def further_workloads(slots: Collection[str]) -> tuple[str, ...]:
+    """Return the workloads of phase 06 that run with parts for these slots."""
+    return tuple(name for slot, name in FURTHER_WORKLOADS.items() if slot in slots)
 
 
 @dataclass(frozen=True)

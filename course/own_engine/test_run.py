@@ -19,7 +19,7 @@ from course.test_forked import STAND_IN
 from mini_vllm.cli import main as mini_vllm_command
 
 LABS = discover()
-DECODED = ("greedy", "seeded", "samples", "turns", "shared", "preempts")
+DECODED = ("greedy", "seeded", "samples", "turns", "shared", "preempts", "dates")
 
 
 def lab(number):
@@ -44,7 +44,7 @@ def reference():
 
 @pytest.fixture
 def trial(tmp_path, forked, reference):
-    """A function that runs the pieces of ``files`` in one workload, and finds the piece to blame.
+    """Return a function that runs the pieces of ``files`` in one workload, and finds the piece to blame.
 
     ``files`` maps lab number → text; None is the solution's text.
     """
@@ -75,6 +75,8 @@ def trial(tmp_path, forked, reference):
     ("5.1", "everybody-sees-the-whole-context", "greedy", "differs"),
     ("5.2", "times-the-temperature", "seeded", "differs"),
     ("5.3", "a-finished-request-keeps-its-blocks", "greedy", "invariant"),
+    ("6.2", "only-tokens-that-finish", "dates", "raised"),
+    ("6.2", "advance-by-one-byte", "dates", "differs"),
 ])
 def test_the_broken_piece_is_named(trial, number, mutant, workload, kind):
     sound = "4.3" if number != "4.3" else "2.1"
@@ -124,6 +126,12 @@ def test_pieces_that_work_decode_what_the_reference_does(trial, monkeypatch, ref
     outcome, _ = trial({"2.1": None, "3.1": None, "4.3": None}, "greedy", "samples", "turns",
                        known={name: reference.tokens[name] for name in ("samples", "turns")})
     assert outcome.problem is None and list(outcome.equal) == ["greedy", "samples", "turns"]
+
+
+def test_a_grammar_of_ones_own_writes_dates(trial):
+    outcome, _ = trial({"6.2": None, "5.3": None}, "dates")
+    assert outcome.problem is None and outcome.equal["dates"] > 100
+    assert len(outcome.dates) == 10 and all(re.fullmatch(r"\d+ [A-Z][a-z]+ \d{4}", text) for text in outcome.dates)
 
 
 def test_a_scheduler_that_waits_ends_with_the_engines_sentence(forked, monkeypatch, reference):
@@ -186,8 +194,8 @@ def test_with_nothing_of_ones_own_the_reference_tells_the_tale(command, forked, 
     path = tmp_path / "my steps.json"
     assert run.run(RunOptions(prompt="The fox", trace=path)) == 0
     text = output.getvalue()
-    assert "No piece is yours yet." in text and "\nThe fox" in text
-    assert "80 tokens, all as the reference's: the tale." in text
+    assert "No part is yours yet." in text and "\nThe fox" in text
+    assert "80 tokens, equal to the reference's: the tale." in text
     assert "block_pool" in text and path.is_file()
     assert f"to see it: mini-vllm trace '{path}'\n" in text, "as a shell reads it"
     assert mini_vllm_command(["trace", str(path)]) == 0 and "The fox" in path.with_suffix(".svg").read_text("utf-8")

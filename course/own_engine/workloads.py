@@ -7,6 +7,11 @@
     shared     prompts that diverge inside a block, some in one step, some while others decode
     cache off  no prefix is found
     preempts   a pool so small that a request must be preempted
+
+Two more run only with the parts of labs 6.1 and 6.2:
+
+    drafts     one request at a time, with guesses that one step checks: fewer steps, the same tokens
+    dates      outputs that must match a regular expression
 """
 
 from __future__ import annotations
@@ -14,15 +19,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from course.own_engine.invariants import Audit, BrokenInvariant
 from course.own_engine.spec import Tokens
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts
+from mini_vllm.fast.step_costs import DraftCost, StepCosts
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.request import RequestOutput, SamplingParams
+from mini_vllm.structured.params import StructuredOutputsParams
 
 PROMPTS = ("Once upon a time", "The king said to the queen", "Once upon a midnight", "In the forest", "A cat")
 GREEDY = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
@@ -60,6 +67,21 @@ WORKLOADS = {workload.name: workload for workload in (
     Workload("cache off", settings={"enable_prefix_caching": False}),
     Workload("preempts", settings={"num_blocks": 9}),
 )}
+#: Texts that repeat themselves.
+REPEATING = ("The king said to the queen", "The mouse ran up the tree, the mouse ran down the tree, the mouse ran",
+             "He knocked at the door, and the door said: who knocks at the door? He")
+#: With and without drafts. Small blocks, so that drafts need new ones.
+DRAFTED = Workload("drafts", SamplingParams(max_tokens=64, temperature=0, ignore_eos=True), REPEATING,
+                   settings={"max_num_seqs": 1, "block_size": 4, "num_speculative_tokens": 4})
+UNDRAFTED = replace(DRAFTED, settings={**DRAFTED.settings, "num_speculative_tokens": 0})
+#: 7 May 1812: only days that every such month has.
+LONG_MONTHS, SHORT_MONTHS = "January|March|May|July|August|October|December", "April|June|September|November"
+DATE = (rf"(([1-9]|1\d|2[0-8]) ({LONG_MONTHS}|{SHORT_MONTHS}|February)|(29|30) ({LONG_MONTHS}|{SHORT_MONTHS})"
+        rf"|31 ({LONG_MONTHS})) (1[89]|20)\d\d")
+DATED = Workload("dates", SamplingParams(max_tokens=24, temperature=1, seed=5, n=2,
+                                          structured_outputs=StructuredOutputsParams(regex=DATE)))
+#: What a drafted token costs in these workloads: the same on every machine, so that everyone sees the same steps.
+DRAFT_COSTS = StepCosts((DraftCost(1, first=0.0, per_token=0.2),))
 
 
 class TrialFailed(Exception):
@@ -72,8 +94,16 @@ class TrialFailed(Exception):
 
 def run_workload(workload: Workload, parts: EngineParts | None, loaded: LoadedModel, model: str = "tiny-tales",
                  on_step: OnStep = lambda step: None) -> Tokens:
-    """Return the tokens of an engine of ``parts``, audited at every step. Raise TrialFailed or PartError."""
-    engine = engine_of(workload.config(model), parts, loaded)
+    """Return the tokens of an engine of ``parts``, audited at every step. Raise TrialFailed or PartError.
+
+    Drafts need the loop of the reference's engine: the student's engine of lab 5.3 does not draft.
+    """
+    config = workload.config(model)
+    if config.num_speculative_tokens and parts is not None:
+        parts = replace(parts, engine=None)
+    engine = engine_of(config, parts, loaded)
+    if config.num_speculative_tokens:
+        engine.speculation.costs = DRAFT_COSTS
     audit, steps = Audit(engine), Steps(on_step)
     prompts: list[str | list[int]] = list(workload.prompts)
     tokens: Tokens = []

@@ -62,8 +62,8 @@ def _raise_tame(error: BaseException, trace: types.TracebackType | None) -> None
     try:
         text = safe_str(error)
     except TimeLimitExceeded as limit:
-        raise limit from None  # otherwise pytest would show both
-    if len(text) == MAX_TEXT_CHARACTERS:  # pytest would copy it a dozen times
+        raise limit from None  # without the other exception, which pytest would also show
+    if len(text) == MAX_TEXT_CHARACTERS:  # the text is too long: pytest would copy it a dozen times
         raise Untellable(f"{class_name(error)}: {shorten(text, 1_000)}").with_traceback(trace) from None
 
 
@@ -75,5 +75,6 @@ def is_a(error: BaseException, kind: type[BaseException]) -> bool:
 def is_odd(error: BaseException) -> bool:
     """Check whether ``error`` can lie about its class, or fail when asked for it."""
     kinds = type.__dict__["__mro__"].__get__(type(error))
+    # The classes BaseException and object may define these two names: their definitions tell the truth.
     return any({"__class__", "__getattribute__"} & set(type.__dict__["__dict__"].__get__(kind))
-               for kind in kinds if kind is not BaseException and kind is not object)  # these two need them
+               for kind in kinds if kind is not BaseException and kind is not object)

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from course.core.failure_messages import NOT_RUN
-from course.core.result import WAS_NOT_RUN, TestResult, Verdict
+from course.core.result import WAS_NOT_RUN, Exact, TestResult, Verdict
 from course.lab.graded_tests import GradedTest
 
 #: Properties of a case of a lab's test in the JUnit XML.
 LAB, IMPL, TEST, TASK, POINTS = "lab", "impl", "test", "task", "points"
 
 
-def properties_of(lab_number: str, label: str, test: str, task: int | None, points: int | None
+def properties_of(lab_number: str, label: str, test: str, task: int | None, points: Exact | None
                   ) -> list[tuple[str, str]]:
     """Return the JUnit properties that a case has for its test."""
     return [(LAB, lab_number), (IMPL, label), (TEST, test), (TASK, str(task or "")), (POINTS, str(points or 0))]
@@ -58,11 +58,14 @@ class Tally:
     passed: dict[str, set[str]] = field(default_factory=dict)
     failed: dict[str, Verdict] = field(default_factory=dict)
     num_cases: dict[str, int] = field(default_factory=dict)
+    #: Test → the score that it kept.
+    scores: dict[str, float | None] = field(default_factory=dict)
 
     def add(self, score: Score) -> None:
         self.num_cases[score.test] = score.num_cases
         if score.verdict.passed:
             self.passed.setdefault(score.test, set()).add(score.case)
+            self.scores[score.test] = score.verdict.score
         else:
             self.failed.setdefault(score.test, score.verdict)
 
@@ -78,7 +81,7 @@ class Tally:
             return WAS_NOT_RUN
         if num_passed < num_cases:
             return Verdict(False, NOT_RUN, f"only {num_passed} of its {num_cases} cases were run")
-        return Verdict(True)
+        return Verdict(True, score=self.scores.get(test))
 
     def sentence(self) -> str:
         """Return ``3 of 53 tests, 5 of 86 points (3 of 4 that ran passed, 49 were not run)``."""
@@ -88,8 +91,11 @@ class Tally:
         if num_not_run:
             remarks.append(f"{num_passed} of {len(results) - num_not_run} that ran passed, {num_not_run} "
                            f"{'was' if num_not_run == 1 else 'were'} not run")
+        remark = "".join(f", score {test.score:.2f}" for test in results if test.score is not None)
+        if remarks:
+            remark += f" ({'; '.join(remarks)})"
         return (f"{num_passed} of {len(results)} tests, {sum(test.points for test in results if test.passed)} of "
-                f"{sum(test.points for test in results)} points" + (f" ({'; '.join(remarks)})" if remarks else ""))
+                f"{sum(test.points for test in results)} points{remark}")
 
 
 class Points:

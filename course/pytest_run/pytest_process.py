@@ -41,7 +41,7 @@ class Child:
         self.latest: str | None = None
         self._is_finished = False
         self._heard = time.monotonic()
-        # No one reads these tracebacks. pytest's own style parses the whole file for every failure; Python's does not.
+        # These tracebacks are not shown. pytest's own style parses the whole file for every failure; Python's does not.
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=native", "-p", "no:cacheprovider",
                    "--rootdir", str(lab.root), "-c", str(lab.root / "pyproject.toml"),
                    "--time-limit", str(time_limit_s), "--report", str(self._report.path),
@@ -71,7 +71,7 @@ class Child:
         self._read_report()
         if self.status == -signal.SIGXCPU:
             return (f"it did not finish within {self.test_limit_s:g} s of CPU time and could not be interrupted: "
-                    "is there a loop that never ends and catches every exception?")
+                    "is there a loop that never ends and catches every exception, or is it too slow?")
         return reason or None
 
     def _why_kill(self) -> str | None:

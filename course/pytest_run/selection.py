@@ -50,7 +50,7 @@ class Tested:
         if not impl.is_course_owned:
             return ""
         untested = self._choice.notes.get(impl.lab.number)
-        return "the course's own, nobody's score" + (f"; {untested} and was not tested" if untested else "")
+        return "the course's own solution: no score" + (f"; {untested} and was not tested" if untested else "")
 
     def lines(self, impls: Sequence[Impl]) -> list[str]:
         """Return one line per file under test, which says that it is tested."""
@@ -69,5 +69,5 @@ class Tested:
                                         f"{', '.join(labs[impl.path])}")
         if unfit := self._choice.unfit(impls):
             first = impls[0].lab
-            raise pytest.UsageError(f"--impl {unfit}: in this folder is neither a starter.py nor a "
-                                    f"{first.relative(first.starter)}, as in a whole course")
+            raise pytest.UsageError(f"--impl {unfit}: this folder contains no starter.py, and it is not a copy of "
+                                    f"the course: it does not contain {first.relative(first.starter)}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from course.lab.bare_starter import is_as_shipped
 from course.lab.lab import Lab, discover
-from course.lab.parts import Pieces, choose, needed_for_all
+from course.lab.parts import Pieces, choose, needed_for_all, up_to_capstone
 
 CHOICES = ("auto", "starter", "solution", "engine")
 
@@ -62,6 +62,7 @@ def _parts(path: Path) -> tuple[str, ...]:
 def engines(labs: Sequence[Lab], choice: Choice) -> dict[str, Pieces]:
     """Return the engines that the capstone tests: all solutions, all starters, or all starters of another folder."""
     found: dict[str, Pieces] = {}
+    labs = up_to_capstone(labs)
     for wanted in choice.wanted:
         if wanted in ("auto", "solution"):
             found["solution"] = choose(labs, lambda lab: True, lambda lab: lab.solution)

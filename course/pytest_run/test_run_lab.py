@@ -125,10 +125,10 @@ def test_workers_report_and_the_controller_prints(project, lab1):
         "lab 1.1 tests phase-01-sums/labs/lab-01-adder/solution.py",
         "lab 1.1 tests phase-01-sums/labs/lab-01-adder/starter.py",
         "lab 1.2 tests phase-01-sums/labs/lab-02-again/solution.py  (starter.py is untouched)",
-        "lab 1.1 solution: 3 of 3 tests, 6 of 6 points (the course's own, nobody's score)",
+        "lab 1.1 solution: 3 of 3 tests, 6 of 6 points (the course's own solution: no score)",
         "lab 1.1 starter: 2 of 3 tests, 3 of 6 points",
-        "lab 1.2 solution: 3 of 3 tests, 6 of 6 points (the course's own, nobody's score; starter.py is untouched and "
-        "was not tested)"]
+        "lab 1.2 solution: 3 of 3 tests, 6 of 6 points (the course's own solution: no score; starter.py is untouched "
+        "and was not tested)"]
 
 
 def test_cases_of_one_test_count_together_in_whatever_order_they_come():
@@ -154,8 +154,8 @@ def test_stubs_broken_files_and_time_limits_speak_through_workers(project, lab1,
     lab2.starter.write_text("def add(a, b:\n    pass\n")
     code, output = plain_pytest(project, "-q", "--impl", "starter", "--time-limit", "0.2", *ONE_WORKER)
     assert code == 1 and "lab-02-again/starter.py does not parse, line 1: " in output
-    assert ("the test did not finish within 0.2 s of CPU time (starter.py:7 in add): is there a loop that never ends?"
-            in output)
+    assert ("the test did not finish within 0.2 s of CPU time (starter.py:7 in add): is there a loop that never ends, "
+            "or is it too slow?" in output)
     assert "test_double_doubles[starter] - NotImplementedError: Task 2: double" in output
 
 
@@ -219,7 +219,7 @@ def test_a_file_that_cannot_be_imported_says_why_for_every_test(lab1, forked, te
 def test_a_missing_file_says_how_to_get_it_back(lab1, forked):
     lab1.starter.unlink()
     assert set(messages(lab1).values()) == {
-        "phase-01-sums/labs/lab-01-adder/starter.py is missing. `course reset 1.1` puts the shipped one back."}
+        "phase-01-sums/labs/lab-01-adder/starter.py is missing. `course reset 1.1` restores the shipped one."}
 
 
 def test_a_loop_that_never_ends_costs_its_own_test_only(lab1, forked):
@@ -227,7 +227,7 @@ def test_a_loop_that_never_ends_costs_its_own_test_only(lab1, forked):
     (name, message), = messages(lab1, time_limit_s=0.2).items()
     assert name == "test_double_doubles"
     assert message == ("the test did not finish within 0.2 s of CPU time (starter.py:14 in double): "
-                       "is there a loop that never ends?")
+                       "is there a loop that never ends, or is it too slow?")
 
 
 def test_after_two_tests_that_never_end_the_rest_is_not_run(lab1, forked):

@@ -78,5 +78,5 @@ class Showpieces:
             files = {str(path.resolve()): number for number, path in pieces.files.items()}
             lines = [f" (line {frame.lineno} of your lab {files[frame.filename]}, in {frame.name})"
                      for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-            raise LabError(f"\nWith your pieces this fails: {type(error).__name__}: {error}{(['', *lines])[-1]}. "
-                           "Whose fault it is: course run") from error
+            raise LabError(f"\nWith your parts this fails: {type(error).__name__}: {error}{(['', *lines])[-1]}. "
+                           "To find the faulty part: course run") from error

@@ -1,4 +1,4 @@
-"""Fit the tests of a task onto a screen that may be too low for all of them: the first failure is kept."""
+"""Fit the tests of a task onto a screen that may be too small for all of them: the first failure is kept."""
 
 from __future__ import annotations
 

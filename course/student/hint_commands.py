@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 
@@ -36,7 +35,7 @@ class Help:
                 self.console.print(Text(row.detour, style="dim"))
             task = row.next_task
             if task is None:
-                self.console.print(f"Lab {lab} passes; there is nothing left to hint at. (--task N shows one anyway.)")
+                self.console.print(f"Lab {lab} passes; there is nothing left to do. (--task N shows a hint anyway.)")
                 return 0
         if task not in hints:
             raise LabError(f"Lab {lab} has no task {task}; its tasks are {', '.join(map(str, sorted(hints)))}.")
@@ -51,8 +50,8 @@ class Help:
     def solution(self, lab: Lab, spoil: bool) -> int:
         row = self.progress.of(lab)
         if not spoil and row.state is not State.PASSED:
-            raise LabError(f"Lab {lab} is {state_text(row)}; its solution opens when it passes, or with --spoil. "
-                           f"Perhaps a hint first: course hint {lab.number} --level 3")
+            raise LabError(f"Lab {lab} is {state_text(row)}; its solution is shown once it passes, or with --spoil. "
+                           f"Try a hint first: course hint {lab.number} --level 3")
         print(clean_solution(lab.solution.read_text(encoding="utf-8")), end="")
         return 0
 
@@ -88,20 +87,17 @@ class Help:
         lab.starter.write_text(shipped, encoding="utf-8")
         self.console.print(f"{lab.relative(lab.starter)} is {how if is_bare else 'as shipped again'}.")
         if is_bare:
-            self.console.print(f"It has the signatures, the errors and the invariants. How to get there is up to you.\n"
+            self.console.print(f"It contains signatures, errors and invariants. The rest is up to you.\n"
                                f"  check  course test {lab.number}\n"
-                               f"  full contracts again: course reset {lab.number}")
+                               f"  for the full contracts: course reset {lab.number}")
         return 0
 
     def _print_markdown(self, text: str) -> None:
-        from rich.markdown import Markdown  # a quarter of a command's import time, and most commands show no Markdown
         if self.console.is_terminal:
+            from rich.markdown import Markdown  # imported late: it takes a quarter of the import time
             self.console.print(Markdown(text), soft_wrap=False)
-            return
-        # In a pipe lines are not wrapped, but rich would cut code at the width of a terminal.
-        code = [line for block in re.findall(r"```.*?```", text, flags=re.S) for line in block.splitlines()]
-        self.console.width = max(self.console.width, max(map(len, code), default=0) + 4)
-        self.console.print(Markdown(text))
+        else:  # in a pipe rich would cut the lines of lists and code at the width of a terminal
+            self.console.print(Text(text), soft_wrap=True)
 
 
 def _free_name(path: Path) -> Path:

@@ -116,7 +116,7 @@ class VerdictLines:
             tests = self._shown_tests(kept)
             if self._fits_screen:
                 height = self._console.height - num_rows_below - NUM_ROWS_BELOW - 1
-                rest = f"… all of it: course test {self._lab.number} --task {kept.task}"
+                rest = f"… show everything: course test {self._lab.number} --task {kept.task}"
                 self._print(cut(tests, height, self._console.width, rest))
             else:
                 self._print(all_lines(tests))
@@ -171,7 +171,7 @@ class VerdictLines:
         if row.state is State.PASSED:
             compare = f"  [green]Passed.[/] Compare with `course solution {lab.number}`."
             run = (f"See it: course run --lab {lab.number}" if lab.see else "See it decode: course run" if lab.parts
-                   else "Your score: course board" if lab.score else "")
+                   else self._score() if lab.score else "")
             print_side_by_side(self._console, [compare, run], gap=" ")
         else:
             self._print(detour)
@@ -180,10 +180,17 @@ class VerdictLines:
             print_side_by_side(self._console, [nudge, every])
         self._console.print()
 
+    def _score(self) -> str:
+        """Return the score that a test kept, and the command that puts it on the board."""
+        scores = [verdict.score for verdict in self._shown.values() if verdict.score is not None]
+        settings = self._lab.score
+        shown = settings.text(scores[0]) if settings is not None and scores else ""
+        return f"Your score: {f'{shown}. Keep it: ' if shown else ''}course board {self._lab.number}"
+
     def _print_not_started(self) -> None:
         lab = self._lab
         if lab.starter.is_file() and is_bare(lab):
-            self._console.print("  Not started: starter.py is bare. Its head has the invariants.\n")
+            self._console.print("  Not started: starter.py is bare. The invariants are at its top.\n")
             return
         reason = "is as shipped" if lab.starter.is_file() else "is missing"
         print_side_by_side(self._console, [f"  Not started: starter.py {reason}.",

@@ -56,10 +56,9 @@ def test_the_demo_shows_the_same_whoever_serves_and_says_who(wanted, numbers, ma
 def test_the_demo_says_which_blocks_come_home_and_which_can_be_found(wanted):
     told = [line for line in wanted.splitlines() if " is done: " in line]
     assert told == [
-        "ben is done: block 4 comes home; it cannot be found, only full blocks can; blocks 1, 2 have another owner",
-        "ada is done: blocks 5, 3, 2, 1 come home, the last one first; blocks 3, 2, 1 are full and can still be found",
-        "cleo is done: blocks 5, 4, 8, 7, 6 come home, the last one first; blocks 4, 8, 7, 6 are full and can "
-        "still be found"]
+        "ben is done: block 4 is freed; it is not cached, because it is not full; blocks 1, 2 still have an owner",
+        "ada is done: blocks 5, 3, 2, 1 are freed, the last one first; blocks 3, 2, 1 are full and stay cached",
+        "cleo is done: blocks 5, 4, 8, 7, 6 are freed, the last one first; blocks 4, 8, 7, 6 are full and stay cached"]
 
 
 def test_a_piece_that_fails_in_the_demo_is_told_with_its_line(tmp_path: Path):
@@ -67,8 +66,8 @@ def test_a_piece_that_fails_in_the_demo_is_told_with_its_line(tmp_path: Path):
     broken = tmp_path / "broken.py"
     text = lab.solution.read_text()
     broken.write_text(text.replace("self.block_pool.free_blocks(", "self.block_pool.no_such_method("))
-    with pytest.raises(LabError, match=r"With your pieces this fails: AttributeError: .*no_such_method.* "
-                                       r"\(line \d+ of your lab 2\.2, in free\)\. Whose fault it is: course run"):
+    with pytest.raises(LabError, match=r"With your parts this fails: AttributeError: .*no_such_method.* "
+                                       r"\(line \d+ of your lab 2\.2, in free\)\. To find the faulty part: course run"):
         showpieces("2.2", lab_2_2=broken).demo_blocks()
 
 
@@ -92,9 +91,9 @@ def test_the_benchmark_measures_whose_pool_it_says(monkeypatch, capsys, numbers,
     assert show.bench_allocator() == 0
     lines = capsys.readouterr().out.splitlines()
     assert whose in shown(show.console)
-    assert lines[0].split("  ")[0] == "operations a second" and "3,000 blocks" in lines[0]
+    assert lines[0].split("  ")[0] == "operations per second" and "3,000 blocks" in lines[0]
     assert [line[:20].strip() for line in lines[1:5]] == ["allocate", "free", "hit", "middle removal"]
-    assert lines[5].startswith("In short: an operation of the block pool costs ")
+    assert lines[5].startswith("In short: with 3,000 blocks, an operation of the block pool takes ")
     assert lines[6:] == ([] if numbers else ["", "checks"]), "only the reference's has a twin without checks"
     files = [Path(sys.modules[type(bench.pool).__module__].__file__).name for bench in measured]
     assert files == ["solution.py" if numbers else "block_pool.py"] * 2

@@ -14,7 +14,7 @@ from mini_vllm import block_pool
 
 @pytest.fixture
 def here(elsewhere, forked, monkeypatch):
-    """A course that is the current folder."""
+    """Create a course and make it the current folder."""
     monkeypatch.chdir(elsewhere)
     return elsewhere
 

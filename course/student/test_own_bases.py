@@ -50,14 +50,14 @@ def course_test(labs, number):
 def test_a_later_lab_is_tested_on_the_reference_while_the_earlier_one_does_not_pass(labs):
     labs[1].starter.write_text(LATER)
     status, told = course_test(labs, "1.2")
-    assert status == 0 and "On your own" not in told
+    assert status == 0 and "With your own" not in told
 
 
 def test_where_both_pass_they_meet(labs):
     labs[0].starter.write_text(labs[0].solution.read_text())
     labs[1].starter.write_text(LATER)
     status, told = course_test(labs, "1.2")
-    assert status == 0 and "  On your own lab 1.1 instead of the reference's: all 3 tests pass, too." in told
+    assert status == 0 and "  With your own lab 1.1 instead of the reference's, all 3 tests pass." in told
 
 
 def test_what_fails_only_where_they_meet_is_told_and_costs_nothing(labs):
@@ -65,7 +65,7 @@ def test_what_fails_only_where_they_meet_is_told_and_costs_nothing(labs):
     labs[1].starter.write_text(LATER)
     status, told = course_test(labs, "1.2")
     assert status == 0 and "6 of 6 points" in told
-    assert "On your own lab 1.1 instead of the reference's, 1 of 3 tests fail. This costs no points" in told
+    assert "With your own lab 1.1 instead of the reference's, 1 of 3 tests fail. This costs no points" in told
     assert "test_double_doubles: double(4) gave 4, expected 8" in told
 
 
@@ -73,7 +73,7 @@ def test_a_lab_that_fails_is_not_tried_on_others(labs):
     labs[0].starter.write_text(labs[0].solution.read_text())
     labs[1].starter.write_text(LATER.replace("base.add(a, a)", "base.add(a, 0)"))
     status, told = course_test(labs, "1.2")
-    assert status == 1 and "On your own" not in told
+    assert status == 1 and "With your own" not in told
 
 
 @pytest.mark.parametrize("option, complaint", [

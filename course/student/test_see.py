@@ -1,6 +1,7 @@
 """``course run --lab`` for labs that are not part of the engine but have a program to show them."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,8 +46,18 @@ def test_a_program_that_fails_names_the_tests(shown, capfd):
 def test_what_is_not_started_or_not_alone_is_refused(shown):
     with pytest.raises(LabError, match="is not started"):
         run(shown.root, [shown], State.NOT_STARTED, "1.1")
-    with pytest.raises(LabError, match="no part of the engine: course run --lab 1.1 shows it alone"):
+    with pytest.raises(LabError, match="not part of the engine: course run --lab 1.1 shows it alone"):
         run(shown.root, discover(shown.root), State.PASSED, "1.1", "1.2")
+
+
+@pytest.mark.parametrize("options, named", [
+    (RunOptions(trace=Path("overload")), "--trace"), (RunOptions(prompt="Once"), "the prompt"),
+    (RunOptions(model="other", trace=Path("x")), "--model and --trace")])
+def test_options_that_it_would_not_get_are_refused_by_name(shown, capfd, options, named):
+    command = RunCommand(shown.root, [shown], None, Console(file=io.StringIO()))
+    with pytest.raises(LabError, match=f"so it does not use {named}. Its own options: python phase-.*see.py --help"):
+        command.run(replace(options, lab_names=("1.1",)))
+    assert capfd.readouterr().out == ""
 
 
 def test_a_lab_that_passes_says_how_to_see_it(shown, capsys):
@@ -74,7 +85,7 @@ def test_the_tale_of_lab_1_1_is_the_engines(capsys):
     while engine.has_unfinished_requests():
         (output,) = engine.step()
     assert printed.count(f"{module.PROMPT}{output.text} …\n") == 2
-    assert "The same 6 tokens" in printed
+    assert "the same 6 tokens" in printed
     num_prompt = len(engine.tokenizer.encode(module.PROMPT))
     assert f"  {6 * num_prompt + 15} tokens went through" in printed and f"  {num_prompt + 5} tokens went" in printed
 

@@ -14,7 +14,7 @@ from mini_vllm.block_pool import BlockPool
 
 @pytest.fixture
 def served(monkeypatch):
-    """The settings that the server would have been started with."""
+    """Return the settings that the server would have been started with."""
     settings = []
     monkeypatch.setattr("mini_vllm.server.serving.serve", lambda given, say: (settings.append(given), say("http://x:1")))
     return settings
@@ -35,6 +35,21 @@ def test_the_pieces_that_pass_are_served_and_it_says_where(served):
     assert pool is not BlockPool and "lab-01" in pool.__init__.__code__.co_filename
     shown = server.console.file.getvalue()
     assert "yours, lab 2.1" in shown and "Open http://x:1/ to see your engine" in shown
+
+
+def test_a_drafter_of_ones_own_drafts_in_the_references_loop(served):
+    server = own("5.3", "6.1")
+    assert server.serve("tiny-tales", 8123, draft=True) == 0
+    (settings,) = served
+    assert settings.engine.num_speculative_tokens > 0
+    assert settings.parts.engine is None and "lab-01-speculation" in settings.parts.drafter.propose.__code__.co_filename
+    assert "lab 5.3 does not draft" in server.console.file.getvalue()
+
+
+def test_without_a_drafter_of_ones_own_nothing_is_served(served):
+    with pytest.raises(LabError, match="first pass the lab that fills the part “drafter”, lab 6.1"):
+        own("5.3").serve("tiny-tales", 8123, draft=True)
+    assert not served
 
 
 def test_a_piece_that_breaks_is_told_before_anybody_is_served(served, tmp_path: Path):

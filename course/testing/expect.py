@@ -40,4 +40,4 @@ def must_answer(call: str, function: Callable[..., T], *arguments: Any, rule: st
     except NotImplementedError:
         raise
     except Exception as error:
-        raise AssertionError(f"{call} raised {type(error).__name__}({error}), expected an answer: {rule}") from error
+        raise AssertionError(f"{call} raised {type(error).__name__}({error}), expected no error: {rule}") from error

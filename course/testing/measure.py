@@ -7,10 +7,13 @@ trusts such a number is marked ``inside``, with the reason.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import secrets
 import sys
+import time
 import tracemalloc
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -24,8 +27,8 @@ _MEASURES: dict[str, Callable[..., Any]] = {}
 def beside_the_file(function: F) -> F:
     """Register a function to run where the file under test runs.
 
-    ``Where.measure`` calls it by its name without a leading underscore. In a sandbox the public function of that name
-    is called, which leads back here.
+    ``Where.measure`` calls it by its name without a leading underscore. In a sandbox, the grader
+    calls the public function of that name. If this is another function, it calls ``Where.measure`` in the sandbox.
     """
     _MEASURES[function.__name__.removeprefix("_")] = function
     return function
@@ -36,6 +39,8 @@ class Where:
 
     #: How many lines a request to an object passed to the file counts as. In one process no requests are sent.
     lines_a_question = 0
+    #: Whether the process runs nothing else, so that all of its CPU time is the file's.
+    is_alone = False
 
     def num_questions(self) -> int:
         """Return how many requests the file has sent to objects that live here."""
@@ -53,6 +58,22 @@ class Where:
     def method(self, function: Any) -> Any:
         """Return a method of an object under test, in the form in which it is called where the file runs."""
         return function
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that the process in which the file runs has used, in all its threads together."""
+        return time.process_time()
+
+    def is_one_process(self) -> bool:
+        """Return whether the file cannot start processes, whose CPU time ``cpu_s`` would miss. Here it is trusted."""
+        return True
+
+    @contextlib.contextmanager
+    def reference(self, module: str) -> Iterator[tuple[Where, Any]]:
+        """Yield a module of the course that the file is compared with, and where it runs: here.
+
+        In the grader it runs in a second sandbox; the lab names it under ``reference``.
+        """
+        yield self, importlib.import_module(module)
 
     def num_objects(self, thing: object, but: tuple[type, ...]) -> int:
         return _num_objects(thing, but)

@@ -63,8 +63,8 @@ def end_mlx_peak(owner: Any) -> int:
 def _keep_busy() -> None:
     """Keep MLX's thread busy for a while.
 
-    An operation that is then only recorded, and not computed, still holds its arrays when they are written, however
-    fast the machine is.
+    While the thread is busy, MLX only records new operations and computes them later. A recorded operation keeps its
+    arrays in memory, even while the next operation writes to them. So the peak is the same on fast and slow machines.
     """
     from mini_vllm.backend import mx
     busy = mx.zeros(BUSY_SIZE)

@@ -19,20 +19,20 @@ from datetime import datetime
 from pathlib import Path
 
 MAX_BYTES = 5_000_000
-NOT_YET = "There is no score yet: this must be graded again. It is not your fault, and it is not a zero."
+NOT_YET = "There is no score yet: this lab must be graded again. That is not your fault, and it does not mean zero."
 
 
 def fail(results: Path, why: str) -> None:
-    """Students see that there is no score; the case, which is hidden from them, tells instructors why."""
+    """Write a result without a score. A test case that students cannot see tells instructors why."""
     _write(results, {
         "score": 0, "output": NOT_YET, "output_format": "text", "visibility": "visible", "stdout_visibility": "hidden",
         "tests": [{"name": "Grade again", "status": "failed", "visibility": "hidden",
-                   "output": f"No result: {why}. What the grader printed is below, for instructors only. Once that is "
-                             "mended: Manage Submissions → Regrade."}]})
+                   "output": f"No result: {why}. What the grader printed is below, for instructors only. After the "
+                             "fix: Manage Submissions → Regrade."}]})
 
 
 def lay(root: Path, work: Path) -> str:
-    """Links stay links and are never followed; `course grade` says what it thinks of them."""
+    """Copy the submission and write a roster for it. Links stay links: they are never followed."""
     student, name = _student(_metadata(root / "submission_metadata.json"))
     work.mkdir(exist_ok=True)
     shutil.copytree(root / "submission", work / "submissions" / student, symlinks=True, ignore=_special_files)
@@ -65,7 +65,7 @@ def _checked(found: object) -> dict:
 
 
 def _read(path: Path) -> str:
-    """A regular file of sensible size; whoever made it cannot have us read another by a link."""
+    """Read a regular file of limited size. Symbolic links are rejected, so a file cannot redirect the reader."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -85,7 +85,7 @@ def _metadata(path: Path) -> dict:
 
 
 def _student(metadata: dict) -> tuple[str, str]:
-    """Id and name of the first of those who handed in. A group has one submission."""
+    """Return the id and name of the first student of a submission. A group has one submission."""
     users = metadata.get("users")
     user = users[0] if isinstance(users, list) and users and isinstance(users[0], dict) else {}
     student = str(user.get("id", ""))
@@ -102,7 +102,7 @@ def _is_late(metadata: dict) -> bool:
 
 
 def _special_files(folder: str, names: list) -> list:
-    """Pipes and devices, which a copy would hang on."""
+    """List pipes and devices: copying them would hang."""
     def is_special(name: str) -> bool:
         mode = os.lstat(os.path.join(folder, name)).st_mode
         return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))

@@ -11,21 +11,33 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from course.core.result import LabResult, Outcome, Override, Provenance, StudentResult
-from course.grading.class_run.check_folders import check_places, claim
-from course.grading.class_run.console_output import Meter, tell_begin, tell_end, tell_problems, tell_unclear
+from course.core.child_process import ending_on_signals
+from course.core.result import LabResult, Outcome, Provenance, StudentResult
+from course.grading.class_run.check_folders import check_places
+from course.grading.class_run.console_output import (
+    Meter,
+    tell_begin,
+    tell_end,
+    tell_gradebook,
+    tell_outdated,
+    tell_problems,
+    tell_unclear,
+    tell_unused_times,
+)
+from course.grading.class_run.decisions import DecisionFiles
 from course.grading.class_run.gradebook_rows import NOT_YET, Rows
-from course.grading.class_run.overrides import read_overrides
-from course.grading.class_run.plan import Shard, check_student, is_to_do, read_regrade, read_shard
+from course.grading.class_run.handed_in import HandedIn, with_new
+from course.grading.class_run.last_call import check_used, claim, not_none
+from course.grading.class_run.plan import Shard, check_student, is_to_do, read_regrade, read_shard, why_outdated
+from course.grading.class_run.preview import tell_changes
 from course.grading.class_run.result_key import check_hidden, key_of
 from course.grading.class_run.store import Record, Store, workshop
 from course.grading.class_run.worker_pool import COMMAND, Pool
@@ -34,15 +46,17 @@ from course.grading.class_run.write_exports import hand_out
 from course.grading.intake.assign_owners import Settled, settle
 from course.grading.intake.find_submissions import Found, find
 from course.grading.intake.lms_names import read_pattern
-from course.grading.intake.match_labs import TakenIn, take_in
-from course.grading.intake.roster import Student, read_roster
+from course.grading.intake.match_labs import LabFile, TakenIn, take_in
+from course.grading.intake.roster import Roster, Student, read_roster
 from course.grading.intake.strays import Strays, with_notes
+from course.grading.intake.submission_times import Times, read_times
 from course.grading.intake.unclear import Kind, Unclear
 from course.grading.limits import Settings
 from course.lab.lab import Lab, LabError, discover, find_lab
 from course.pytest_run.provenance import SandboxInfo, make_provenance
 
-Export = Callable[[Path, Sequence[StudentResult], Provenance, Sequence[Lab], Sequence[Unclear]], Sequence[str]]
+Export = Callable[[Path, Sequence[StudentResult], Provenance, Sequence[Lab], Sequence[Unclear],
+                   Mapping[str, Mapping[str, str]]], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,11 @@ class GradeOptions:
     takes_latest: bool = False
     num_jobs: int | None = None
     shard: str | None = None
+    times: Sequence[Path] = ()
+    comments: Path | None = None
+    gradebook: Path | None = None
+    #: Show what the decisions would change, and write nothing.
+    is_preview: bool = False
 
 
 def find_level(wanted: str) -> SandboxInfo:
@@ -80,6 +99,13 @@ class ClassGrader:
     def __init__(self, wish: GradeOptions, root: Path, console: Console, command: Sequence[str] = COMMAND,
                  level_of: Callable[[str], SandboxInfo] = find_level, export: Export = hand_out) -> None:
         check_places(wish.submissions, wish.out, root)
+        files = DecisionFiles(wish.out, wish.overrides, wish.comments, wish.gradebook)
+        given = {"roster": wish.roster, "overrides": wish.overrides, "comments": wish.comments,
+                 "gradebook": wish.gradebook}
+        wish, used = replace(wish, roster=not_none(wish.roster)), files.used()
+        check_used(wish.out, given, {"roster": wish.roster, **used})
+        #: What the next call must use, too.
+        self._used = {option: not_none(path) for option, path in given.items()} | {"gradebook": used["gradebook"]}
         self._wish, self._root, self._console = wish, root, console
         self._command, self._export = command, export
         self._labs = discover(root)
@@ -95,39 +121,70 @@ class ClassGrader:
             check_student(student, self._students, "--only")
         self._again = read_regrade(wish.regrade, self._students, self._labs)
         self._rows = Rows(self._store, self._students, bool(wish.roster), self._labs, self._asked, wish.settings.hidden)
-        self._rows.overrides = self._read_overrides()
+        self._decisions = files.read(self._rows, self._labs, wish.settings.hidden, bool(wish.roster))
+        self._rows.overrides = self._decisions.overrides
+        known = [self._students.get(student, Student(student)) for student in self._rows.students]
+        self._times = read_times(wish.times, Roster(known), self._labs, bool(wish.roster)) if wish.times else Times()
         self._provenance = make_provenance(
             root, self._rows.labs, {"time_limit_s": wish.settings.time_limit_s}, level_of(wish.settings.sandbox),
             wish.settings.hidden)
         #: The number of files in this call that end up without a score.
         self._num_again = 0
         self._unclear: list[Unclear] = []
+        #: The students and labs whose files of this call have got a time from a table.
+        self._timed: set[tuple[str, str]] = set()
+        #: The student, lab and hash of each attempt that is not the current one.
+        self._earlier: set[tuple[str, str, str]] = set()
+        #: Why files that have a score are graded again, each reason with the number of files.
+        self._outdated: Counter[str] = Counter()
 
     def run(self) -> int:
         """Grade the class. Return 0 if all is graded, 1 if something must be graded again or decided by an
         instructor, or could not be written."""
         wish = self._wish
+        if wish.is_preview:
+            return self._preview()
         tell_begin(self._console, self._provenance, len(self._students), [lab.number for lab in self._asked])
-        claim(wish.out)
+        tell_gradebook(self._console, self._decisions)
+        claim(wish.out, self._used)
         with workshop(wish.out, self._shard.name) as folder:
             jobs = self._take_in()
             tell_unclear(self._console, self._unclear)
+            tell_unused_times(self._console, self._times.unused)
+            tell_outdated(self._console, self._outdated)
             request = {"root": str(self._root), "settings": _as_json(wish.settings)}
             pool = Pool(wish.num_jobs or os.cpu_count() or 1, folder, request, self._command)
             meter = Meter(len(jobs), self._console)
             problems: Sequence[str] = ()
             try:
-                with meter.shown(), _ending_on_term():
+                with meter.shown(), ending_on_signals():
                     for job, result in pool.run(list(jobs)):
-                        self._store.put(replace(jobs[replace(job, is_second=False)], result=self._rows.whole(result)))
-                        self._num_again += result.outcome is Outcome.GRADE_AGAIN
+                        record = replace(jobs[replace(job, is_second=False)], result=self._rows.whole(result))
+                        if self._is_earlier(record):
+                            self._store.put_attempt(record)
+                        else:
+                            self._store.put(record)
+                        does_count = not self._is_earlier(record) or self._decisions.takes_best(job.lab)
+                        self._num_again += does_count and result.outcome is Outcome.GRADE_AGAIN
                         meter.count(job, result)
             finally:
-                rows = self._rows.make()
-                problems = self._export(wish.out, rows, self._provenance, self._rows.labs, self._unclear)
+                earned = self._rows.make()
+                tell_unclear(self._console, self._open_worthless(earned))
+                rows = self._decisions.apply(earned)
+                problems = self._export(wish.out, rows, self._provenance, self._rows.labs, self._unclear,
+                                        self._decisions.groups(self._rows.labs))
                 tell_end(self._console, rows, meter, wish.out, self._unclear)
                 tell_problems(self._console, problems)
         return 1 if self._num_again or problems or any(one.is_open for one in self._unclear) else 0
+
+    def _preview(self) -> int:
+        """Show what the decisions change in the marks that were written last. Nothing is graded or written."""
+        tell_gradebook(self._console, self._decisions)
+        given = "--times and " if self._wish.times else ""
+        self._console.print(f"--preview uses the stored results and times: it ignores {given}new files of the "
+                            "download.")
+        tell_changes(self._console, self._wish.out, self._decisions.apply(self._rows.make()), self._provenance)
+        return 0
 
     # ---- before anything is graded
 
@@ -138,12 +195,6 @@ class ClassGrader:
         found, left_out = find(wish.submissions, read_pattern(wish.pattern) if wish.pattern else None)
         settled = settle(found, roster, wish.allow_unknown, wish.takes_latest, self._labs)
         return settled, left_out + settled.nobodys
-
-    def _read_overrides(self) -> dict[str, dict[str, Override]]:
-        path = self._wish.overrides or self._wish.out / "overrides.csv"
-        if self._wish.overrides is None and not path.is_file():
-            return {}
-        return read_overrides(path, self._rows.students, self._rows.max_points)
 
     def _take_in(self) -> dict[Job, Record]:
         """Read the submissions, and record what cannot be graded. Return the jobs, each with its future record."""
@@ -160,45 +211,129 @@ class ClassGrader:
                 taken = with_notes(taken, found)
                 for number in taken.files:
                     jobs.update(self._settle_file(student, number, taken))
+        self._note_times_of_others()
         self._unclear = [replace(one, is_open=one.is_open and not self._is_decided(one)) for one in unclear]
         return jobs
 
     def _is_decided(self, unclear: Unclear) -> bool:
-        """Return whether the instructor has given points for the labs in question: all labs, if handed in twice."""
+        """Return whether the instructor has already set the points that this item affects.
+
+        If a student handed in twice, every lab is affected; otherwise, only the lab of the item.
+        """
         given = self._rows.overrides.get(unclear.student, {})
         labs = [lab.number for lab in self._asked] if unclear.kind is Kind.TWICE else [unclear.lab]
         return all(lab in given for lab in labs)
 
+    def _open_worthless(self, rows: Sequence[StudentResult]) -> list[Unclear]:
+        """Open the entries of files that look like another lab's and earned nothing; return them. The whole class may
+        have been graded as the wrong lab."""
+        graded = {row.student: row.labs for row in rows}
+        opened = []
+        for place, one in enumerate(self._unclear):
+            result = graded.get(one.student, {}).get(one.graded_as)
+            is_given = one.graded_as in self._rows.overrides.get(one.student, {})
+            if result is not None and result.outcome is Outcome.GRADED and not result.points and not is_given:
+                self._unclear[place] = replace(one, why=f"{one.why} It earned nothing.", is_open=True)
+                opened.append(self._unclear[place])
+        return opened
+
     def _settle_file(self, student: Student, lab: str, taken: TakenIn) -> dict[Job, Record]:
-        """Return the job for a file, if it has to be graded."""
+        """Return the jobs for a file and for all other attempts, as far as they have to be graded."""
         file = taken.files[lab]
+        self._note_attempts(student.id, file, taken.earlier.get(lab, ()))
+        file = self._current(student.id, file)
         self._store.put_text(student.id, lab, file.content)
         key = self._rows.keys[student.id, lab] = key_of(lab, file.sha256, self._provenance, self._wish.settings)
+        if file.is_attempt:
+            self._rows.attempt_keys[student.id, lab, file.sha256] = key
         outcome = (Outcome.GRADE_AGAIN if file.content or file.is_undecided else
                    Outcome.MISSING if file.is_missing else Outcome.UNREADABLE)
         record = Record(student.id, LabResult(lab, outcome, self._rows.unearned[lab], file.problem or NOT_YET),
-                        key, student.name, taken.notes, taken.is_submitted)
-        if not file.content:
-            self._store.put(record)
+                        key, student.name, taken.notes, taken.is_submitted, file.sha256,
+                        self._provenance.tests_sha256[lab], self._provenance.commit)
+        jobs = self._settle_text(record, file.content, file.lab)
+        self._note_unreadable(record, taken)
+        for one in self._store.handed_in(student.id, lab):
+            text = self._store.attempts_text(student.id, lab, one.file_sha256) if one.file_sha256 else b""
+            if text and one.file_sha256 != file.sha256:
+                key = key_of(lab, one.file_sha256, self._provenance, self._wish.settings)
+                self._rows.attempt_keys[student.id, lab, one.file_sha256] = key
+                self._earlier.add((student.id, lab, one.file_sha256))
+                jobs |= self._settle_text(Record(student.id, self._rows.not_yet(lab), key, student.name,
+                                                 file_sha256=one.file_sha256, tests_sha256=record.tests_sha256,
+                                                 commit=record.commit), text, file.lab)
+        return jobs
+
+    def _note_unreadable(self, current: Record, taken: TakenIn) -> None:
+        """Store the result of an attempt that cannot be read and is not the current one."""
+        lab = current.result.lab
+        problem = next((one.problem for one in (*taken.earlier.get(lab, ()), taken.files[lab])
+                        if one.is_attempt and not one.content), "")
+        if problem and current.attempt and self._store.get_attempt(current.student, lab, "") is None:
+            result = LabResult(lab, Outcome.UNREADABLE, self._rows.unearned[lab], problem)
+            self._store.put_attempt(replace(current, result=result, key="", notes=(), file_sha256=""))
+
+    def _note_attempts(self, student: str, file: LabFile, earlier: Sequence[LabFile]) -> None:
+        """Store what was handed in, and when; of an earlier attempt also the text."""
+        files = [*earlier, *([file] if file.is_attempt else [])]
+        new = [HandedIn(one.sha256, one.submitted, one.time_source, in_download=one.submitted) for one in files]
+        given = self._times.of(student, file.lab.number) if file.is_attempt else None
+        if given is not None:
+            new[-1] = HandedIn(file.sha256, given.submitted, given.source, given.is_set, file.submitted)
+            self._timed.add((student, file.lab.number))
+        known = self._store.handed_in(student, file.lab.number)
+        found = with_new(known, new, self._decisions.zone) if new else known
+        is_current = not file.is_attempt or found[-1].file_sha256 == file.sha256
+        for one in earlier if is_current else files:
+            if one.content:
+                self._store.put_attempts_text(student, file.lab.number, one.content)
+        if new:
+            self._store.put_handed_in(student, file.lab.number, found)
+
+    def _current(self, student: str, file: LabFile) -> LabFile:
+        """Return the file that counts as the newest: of an attempt that earlier calls have read, if that is known to be
+        later than the file of this call."""
+        lab = file.lab.number
+        last = self._store.handed_in(student, lab)[-1] if file.is_attempt else None
+        if last is None or last.file_sha256 == file.sha256:
+            return file
+        content = self._store.attempts_text(student, lab, last.file_sha256) if last.file_sha256 else b""
+        known = self._store.get_attempt(student, lab, last.file_sha256)
+        problem = known.result.reason if known is not None and not last.file_sha256 else ""
+        return replace(file, content=content, problem=problem) if content or problem else file
+
+    def _note_times_of_others(self) -> None:
+        """Store the times of attempts that earlier calls have read, if a table names their lab. A student whose file of
+        this call is left out by ``--only`` is left out here, too."""
+        asked = {lab.number for lab in self._asked}
+        for (student, lab), given in self._times.given.items():
+            is_unread = student in self._students and lab in asked and (student, lab) not in self._rows.keys
+            known = self._store.handed_in(student, lab) if lab and (student, lab) not in self._timed else []
+            if known and not is_unread:
+                one = HandedIn(known[-1].file_sha256, given.submitted, given.source, given.is_set,
+                               known[-1].in_download)
+                self._store.put_handed_in(student, lab, with_new(known, [one], self._decisions.zone))
+
+    def _settle_text(self, record: Record, text: bytes, lab: Lab) -> dict[Job, Record]:
+        """Store the record of a text that needs no grading, or return the job for it."""
+        job = Job(record.student, lab.number, text, lab.time_factor)
+        known = self._store.get_attempt(record.student, lab.number, record.attempt or "") if text else None
+        is_earlier = self._is_earlier(record)
+        is_to_be_graded = bool(text) and is_to_do(job, record.key, known, self._again,
+                                                     is_earlier and not self._decisions.takes_best(lab.number))
+        if not is_to_be_graded and not is_earlier and (
+                known is None or known != self._store.get(record.student, lab.number)):
+            self._store.put(replace(record, result=known.result) if known is not None else record)
+        if not is_to_be_graded or not self._shard.has(record.student, lab.number):
             return {}
-        job = Job(student.id, lab, file.content, file.lab.time_factor)
-        known = self._store.get(student.id, lab)
-        is_mine = self._shard.has(student.id, lab)
-        return {job: record} if is_mine and is_to_do(job, key, known, self._again) else {}
+        if reason := why_outdated(known, record, self._provenance.sandbox):
+            self._outdated[reason] += 1
+        return {job: record}
+
+    def _is_earlier(self, record: Record) -> bool:
+        """Return whether the record is of an attempt that is not the current one."""
+        return (record.student, record.result.lab, record.attempt or "") in self._earlier
 
 
 def _as_json(settings: Settings) -> dict[str, Any]:
     return {**asdict(settings), "hidden": str(settings.hidden.resolve()) if settings.hidden else None}
-
-
-@contextmanager
-def _ending_on_term() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C: the workers are ended, and the tables are written."""
-    def end(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

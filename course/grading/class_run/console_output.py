@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -14,8 +15,10 @@ from rich.text import Text
 
 from course.core.result import LabResult, Outcome, Provenance, StudentResult
 from course.core.terminal_text import hanging
+from course.grading.class_run.decisions import Decisions
 from course.grading.class_run.gradebook_rows import NOT_YET
 from course.grading.class_run.worker_process import Job
+from course.grading.gradebook.marks import NO_TIME
 from course.grading.intake.unclear import Kind, Unclear
 
 MAX_LINES = 12
@@ -23,8 +26,10 @@ MAX_LINES = 12
 MAX_UNCLEAR, MAX_ADVICE = 60, 1000
 #: How often a line is written where there is no progress bar.
 LINE_EVERY_S = 10.0
+#: A student who is excused and handed in nothing is not counted as missing.
+EXCUSED = "excused"
 _COUNTED = {Outcome.GRADED.value: "graded", Outcome.MISSING.value: "missing", Outcome.UNREADABLE.value: "not readable",
-            Outcome.GRADE_AGAIN.value: "to grade again", NOT_YET: "not graded yet"}
+            EXCUSED: "excused", Outcome.GRADE_AGAIN.value: "to grade again", NOT_YET: "not graded yet"}
 
 
 class Meter:
@@ -67,57 +72,97 @@ def tell_begin(console: Console, provenance: Provenance, num_students: int, labs
     reach = "the network can be reached" if provenance.has_network else "no network"
     _say(console, f"{num_students} students, {what}; sandbox: {provenance.sandbox}, {reach}.")
     for sentence in provenance.not_defended:
-        _say(console, f"  not defended: {sentence}", "dim")
+        _say(console, f"  gap in the sandbox: {sentence}", "dim")
+
+
+def tell_gradebook(console: Console, decisions: Decisions) -> None:
+    """Print which gradebook is used, and what in it has no effect yet."""
+    if decisions.gradebook_path is not None:
+        _say(console, f"Gradebook: {decisions.gradebook_path}")
+    for note in decisions.notes[:MAX_LINES]:
+        _say(console, f"  {_plain(note)}", "dim", indent=4)
+    if len(decisions.notes) > MAX_LINES:
+        _say(console, f"  … and {len(decisions.notes) - MAX_LINES} more", "dim")
 
 
 def tell_unclear(console: Console, unclear: Sequence[Unclear]) -> None:
     """Print what an instructor must decide, each with advice; the rest by name."""
     still_open = [one for one in unclear if one.is_open]
     if still_open:
-        _say(console, f"To decide, {len(still_open)} (they are not graded on a guess; all others are graded):")
+        _say(console, f"For you to decide: {len(still_open)} (the grader does not guess; all other submissions are "
+             "graded)")
     for one, after in zip(still_open[:MAX_UNCLEAR], [*still_open[1:], None]):
         of_student = f"{one.student} {one.lab}: " if one.lab and one.kind is not Kind.NOBODY else ""
         _say(console, f"  {_plain(of_student + one.why)}", indent=4)
         if one.advice and (after is None or after.advice != one.advice):  # print advice for several items only once
             _say(console, f"      {_plain(one.advice, MAX_ADVICE)}", "dim", indent=8)
     if len(still_open) > MAX_UNCLEAR:
-        _say(console, f"  … and {len(still_open) - MAX_UNCLEAR} more; unclear.json has them all.")
+        _say(console, f"  … and {len(still_open) - MAX_UNCLEAR} more; unclear.json lists all.")
     nobodys = [_plain(one.path) for one in unclear if not one.is_open and one.kind is Kind.NOBODY]
     if nobodys:
         more = f" and {len(nobodys) - MAX_LINES} more" if len(nobodys) > MAX_LINES else ""
         _say(console, f"Left out, because no student has such a name: {', '.join(nobodys[:MAX_LINES])}{more}.", "dim")
 
 
+def tell_unused_times(console: Console, unused: Sequence[str]) -> None:
+    """Print the rows of tables of times that fit no student or lab."""
+    if unused:
+        _say(console, f"Times that were not used, because they fit no student or lab: {len(unused)}", "dim")
+    for sentence in unused[:MAX_LINES]:
+        _say(console, f"  {_plain(sentence)}", "dim", indent=4)
+    if len(unused) > MAX_LINES:
+        _say(console, f"  … and {len(unused) - MAX_LINES} more", "dim")
+
+
+def tell_outdated(console: Console, reasons: Mapping[str, int]) -> None:
+    """Print why files that have a score are graded again."""
+    for reason, num_files in reasons.items():
+        _say(console, f"Graded again, because {reason}: {num_files} {'file' if num_files == 1 else 'files'}", "dim")
+
+
 def tell_end(console: Console, students: Sequence[StudentResult], meter: Meter, out: Path,
              unclear: Sequence[Unclear] = ()) -> None:
     """Print the outcome of every file, and where the results are. Unclear files were listed at the beginning."""
     results = [result for student in students for result in student.labs.values()]
-    counts = Counter(NOT_YET if result.reason == NOT_YET else result.outcome.value for result in results)
+    counts = Counter(NOT_YET if result.reason == NOT_YET else EXCUSED if student.is_left_out(lab) else
+                     result.outcome.value for student in students for lab, result in student.labs.items())
     parts = [f"{counts[what]} {name}" for what, name in _COUNTED.items() if counts[what]]
-    now = f" ({meter.num_done} now, {meter.files_per_minute:.0f} a minute)" if meter.num_done else " (none new)"
+    now = f" ({meter.num_done} now, {meter.files_per_minute:.0f} per minute)" if meter.num_done else " (none new)"
     _say(console, f"{len(results)} files: {', '.join(parts)}{now}.")
-    odd = [(student.student, result) for student in students for result in student.labs.values()
+    odd = [(student.student, result if not _waits_for_attempt(student, result) else replace(
+               result, outcome=Outcome.GRADE_AGAIN, reason="Another attempt must be graded again."))
+           for student in students for result in student.labs.values()
            if _is_odd(student, result)]
     told = {(one.student, one.lab) for one in unclear if one.is_open}
     twice = {one.student for one in unclear if one.is_open and one.kind is Kind.TWICE}
     _tell_each(console, [(student, result) for student, result in odd
                          if (student, result.lab) not in told and student not in twice])
     _tell_not_set(console, students)
+    _tell_no_times(console, students)
     if counts[NOT_YET]:
-        _say(console, "The same command, without --only and --shard, goes on with those that are not graded yet.")
+        _say(console, "The same command, without --only and --shard, grades the remaining files.")
     num_open = sum(one.is_open for one in unclear)
     if num_open:
-        _say(console, f"To decide, {num_open}: see above, report.html or unclear.json. Then run the same command "
-             "again.")
+        _say(console, f"For you to decide: {num_open}; see above, report.html or unclear.json. Then run the same "
+             "command again.")
     _say(console, f"Results: {out}")
+
+
+def _waits_for_attempt(student: StudentResult, result: LabResult) -> bool:
+    """Return whether the lab has no points, because an attempt that may be better has no score."""
+    mark = student.marks.get(result.lab)
+    return mark is not None and mark.points is None and result.outcome is Outcome.GRADED
 
 
 def _is_odd(student: StudentResult, result: LabResult) -> bool:
     """Return whether an instructor should look: there is no score though something was handed in, or there is a
     flag. If several labs are graded, a missing one is not odd."""
     if result.outcome is Outcome.MISSING:
-        return student.is_submitted and len(student.labs) == 1
-    return bool(result.flags) or (result.outcome is not Outcome.GRADED and result.reason != NOT_YET)
+        return student.is_submitted and len(student.labs) == 1 and not student.is_left_out(result.lab)
+    if _waits_for_attempt(student, result):
+        return True
+    has_flag = any(flag != NO_TIME for flag in result.flags)
+    return has_flag or (result.outcome is not Outcome.GRADED and result.reason != NOT_YET)
 
 
 def _tell_each(console: Console, odd: Sequence[tuple[str, LabResult]]) -> None:
@@ -126,7 +171,7 @@ def _tell_each(console: Console, odd: Sequence[tuple[str, LabResult]]) -> None:
         words = f"flagged{flag}" if result.outcome is Outcome.GRADED else f"{result.reason}{flag}"
         _say(console, f"  {student} {result.lab}: {_plain(words)}", indent=4)
     if len(odd) > MAX_LINES:
-        _say(console, f"  … and {len(odd) - MAX_LINES} more; grades.csv has them all.")
+        _say(console, f"  … and {len(odd) - MAX_LINES} more; grades.csv lists all.")
 
 
 def _tell_not_set(console: Console, students: Sequence[StudentResult]) -> None:
@@ -135,9 +180,18 @@ def _tell_not_set(console: Console, students: Sequence[StudentResult]) -> None:
                  if result.outcome is not Outcome.MISSING}
     nobody = [number for number in (students[0].labs if students else ()) if number not in handed_in]
     if nobody and handed_in:
-        _say(console, f"Nobody handed in {', '.join(nobody)}. If they were not set, name those that were: "
+        _say(console, f"No student handed in {', '.join(nobody)}. If that was not assigned, name the assigned labs: "
              + " ".join(f"--lab {number}" for number in sorted(handed_in)[:3])
-             + (" …" if len(handed_in) > 3 else "") + ", with a new --out.")
+             + (" …" if len(handed_in) > 3 else "") + ", and use a new --out.")
+
+
+def _tell_no_times(console: Console, students: Sequence[StudentResult]) -> None:
+    """Point out labs with a deadline where the time of a submission is not known."""
+    untimed = Counter(number for student in students for number, result in student.labs.items()
+                      if NO_TIME in result.flags)
+    for number, count in untimed.items():
+        _say(console, f"  Lab {number} has a deadline. Submissions without a known time: {count}. Lateness costs them "
+             "nothing; --times adds times.", indent=4)
 
 
 def _plain(text: str, max_characters: int = 300) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from course.core.result import LabResult, Outcome, Override, StudentResult
+from course.core.result import Attempt, Exact, LabResult, Outcome, Override, StudentResult
 from course.grading.class_run.result_key import unearned
 from course.grading.class_run.store import Record, Store
 from course.grading.intake.roster import Student
@@ -35,10 +35,12 @@ class Rows:
         self.unearned = {lab.number: unearned(lab, hidden) for lab in self.labs}
         #: The key that a result must have, for the files that this call has read.
         self.keys: dict[tuple[str, str], str] = {}
+        #: The same for each attempt, by student, lab and hash of the text.
+        self.attempt_keys: dict[tuple[str, str, str], str] = {}
         self.overrides: dict[str, dict[str, Override]] = {}
 
     @property
-    def max_points(self) -> dict[str, int]:
+    def max_points(self) -> dict[str, Exact]:
         return {number: sum(test.points for test in tests) for number, tests in self.unearned.items()}
 
     def whole(self, result: LabResult) -> LabResult:
@@ -52,16 +54,34 @@ class Rows:
         records = {lab.number: self._record(student, lab.number) for lab in self.labs}
         known = self._known.get(student, Student(student))
         notes = dict.fromkeys(note for record in records.values() for note in record.notes)
+        attempts = {lab.number: found for lab in self.labs if (found := self._attempts(student, lab.number))}
+        times = {lab: one.submitted for lab, found in attempts.items() for one in found
+                 if one.submitted is not None and one.file_sha256 == records[lab].attempt}
         return StudentResult(
             student, known.name or next((record.name for record in records.values() if record.name), ""),
             {number: record.result for number, record in records.items()}, self.overrides.get(student, {}),
-            tuple(notes), any(record.is_submitted for record in records.values()))
+            tuple(notes), any(record.is_submitted for record in records.values()), attempts, times)
+
+    def _attempts(self, student: str, lab: str) -> tuple[Attempt, ...]:
+        """Return the attempts. One that has no valid result yet must be graded again."""
+        found = []
+        for one in self._store.handed_in(student, lab):
+            record = self._store.get_attempt(student, lab, one.file_sha256)
+            is_valid = record is not None and record.key == self.attempt_keys.get(
+                (student, lab, one.file_sha256), record.key)
+            result = record.result if record is not None and is_valid else self.not_yet(lab)
+            found.append(Attempt(result, one.submitted, one.source, one.file_sha256))
+        return tuple(found)
+
+    def not_yet(self, lab: str) -> LabResult:
+        """Return the result of a file that has not been graded."""
+        return LabResult(lab, Outcome.GRADE_AGAIN, self.unearned[lab], NOT_YET)
 
     def _record(self, student: str, lab: str) -> Record:
-        """Return what is known of a file. If it is still to be graded, or was in no call, the record says that."""
+        """Return what is known of a file. If it was not graded yet, or no call included it, the record says so."""
         known = self._store.get(student, lab)
         if known is not None and known.key == self.keys.get((student, lab), known.key):
             return known
         is_asked = student in self._known and any(one.number == lab for one in self._asked)
-        outcome, reason = (Outcome.GRADE_AGAIN, NOT_YET) if is_asked else (Outcome.MISSING, NOTHING)
-        return Record(student, LabResult(lab, outcome, self.unearned[lab], reason), is_submitted=is_asked)
+        result = self.not_yet(lab) if is_asked else LabResult(lab, Outcome.MISSING, self.unearned[lab], NOTHING)
+        return Record(student, result, is_submitted=is_asked)

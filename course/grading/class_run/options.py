@@ -10,75 +10,108 @@ from course.core.failure_messages import DEFAULT_TIME_LIMIT_S
 #: The values of ``--sandbox``.
 SANDBOXES = ("auto", "require", "none")
 EPILOG = """\
-what may lie in SUBMISSIONS:
-  ann/starter.py                      a folder a student, if one --lab is graded
-  ann/2.1.py  ann/2.1/starter.py      files by the lab's number or name
+what SUBMISSIONS may contain:
+  ann/starter.py                      a folder per student, with a single --lab
+  ann/2.1.py  ann/2.1/starter.py      files named by lab number or name
   ann/phase-02-…/labs/…/starter.py    a whole course
   ann.zip  ann.tar.gz                 an archive of any of these
   ann_2.1.py  ann.py                  a single file
   smithjane_12345_67890_starter.py    as downloaded from Moodle, Canvas,
                                       Blackboard, Gradescope
-SUBMISSIONS may also be one archive that holds all of them.
+SUBMISSIONS may also be one archive that contains all submissions.
 
-what lies in DIR afterwards:
-  grades.csv, tables for platforms, a page a student, a report on the class
-  unclear.json                        what is not graded because of its name
+what DIR contains afterwards:
+  grades.csv, tables for platforms, a page per student, a report on the class
+  unclear.json                        files whose student or lab is not clear
   results/ANN/2.1.json                each result
-  results/ANN/history/                those that were replaced
-  submitted/ANN/2.1.py                what was graded
-  overrides.csv                       yours: student, lab, points, reason
+  results/ANN/history/                results that were replaced
+  submitted/ANN/2.1.py                the file that was graded
+  results/ANN/attempts/  submitted/ANN/attempts/    the other attempts
+  overrides.csv                       your own changes: student, lab, points, reason
+  comments.csv                        your comments: student, lab, comment
+  gradebook.toml                      your rules: points, deadlines, extensions, …
 
-The same command again grades only what is new, was changed, or gave no score.
-If it is killed, at any moment, run it again: it resumes. DIR may serve several
-labs, one call after the other. A DIR that is neither empty nor made by this
-command is refused.
+If you run the same command again, it grades only files that are new, have
+changed, or got no score. It also resumes a run that was killed. You can grade
+several labs into the same DIR, one after the other. DIR must be empty, or made
+by this command.
 
-what is not clear stops nobody else:
-A name that cannot be an id, a student who is not on the roster or handed in
-twice, a file that is called otherwise but looks like a lab's: all are listed at
-once, with the likely lab and student and a command that settles it. Nothing is
-graded on a guess.
+unclear submissions do not stop the others:
+The grader lists every name that cannot be an id, every student who is not on
+the roster or handed in twice in an unknown order, and every file that looks
+like a lab's but has another name. Each entry shows the likely lab and student,
+and a command that settles the question. Nothing is graded on a guess.
 
-several machines: give each a part, --shard 1/3 … 3/3, and a DIR of its own or
-one that they share. Bring all into one DIR (rsync -a dir1/ dir2/ dir3/ DIR/),
-and call it there without --shard: nothing is graded twice.
+several attempts:
+All are graded and kept, also those of earlier downloads. The tables show the
+newest.
+
+what counts:
+gradebook.toml gives points to tests and tasks, and sets deadlines, penalties,
+extensions, extra credit, excused labs, attempts and groups. If you change it,
+the next call computes all marks again and grades no file again. --preview shows
+first whose marks would change, and writes nothing.
+
+DIR remembers the roster and the gradebook of the last call, and overrides and
+comments that an option named. A call that finds one of them neither in DIR nor
+on the command line stops with exit status 2. To leave it out on purpose, give
+none: --gradebook none.
+
+several machines:
+Give each machine a part, --shard 1/3 … 3/3. They may share one DIR. Otherwise
+copy their results into one (rsync -a dir1/ dir2/ dir3/ DIR/). Then run the
+command there without --shard: nothing is graded twice.
 
 exit status:
-  0  all is graded
+  0  everything is graded
   1  something must be graded again or decided, or could not be written
-  2  a mistake in the call, or nothing that can be graded; nothing was graded
+  2  nothing was graded: the command line is wrong, or no file can be graded
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
-    parser.add_argument("submissions", type=Path, metavar="SUBMISSIONS", help="the folder or archive, see below")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results go, see below")
+    parser.add_argument("submissions", type=Path, metavar="SUBMISSIONS", help="the folder or archive that was "
+                        "handed in; see below")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results; see below")
     parser.add_argument("--lab", action="append", default=[], metavar="2.1",
                         help="grade this lab; may be given several times; default: every lab of the course")
-    whose = parser.add_argument_group("whose is what")
-    whose.add_argument("--roster", type=Path, metavar="CSV", help="the class: columns id, name, and perhaps email and "
-                       "section. Who handed in nothing has a row, too")
+    whose = parser.add_argument_group("students")
+    whose.add_argument("--roster", type=Path, metavar="CSV", help="the class list: columns id and name, optionally "
+                       "email and section; a student who handed in nothing also gets a row")
     whose.add_argument("--allow-unknown", action="store_true", help="keep submissions of students not on the roster")
-    whose.add_argument("--pattern", metavar="REGEX", help="which part of a name is the student: (?P<student>…), and "
-                       "perhaps (?P<file>…) and (?P<attempt>…)")
-    whose.add_argument("--latest", action="store_true", help="of several tries whose names are numbered, take the last")
-    which = parser.add_argument_group("which of them")
-    which.add_argument("--only", action="append", default=[], metavar="STUDENT", help="may be given several times")
+    whose.add_argument("--pattern", metavar="REGEX", help="how to find the student in a name: a group (?P<student>…), "
+                       "optionally also (?P<file>…) and (?P<attempt>…)")
+    whose.add_argument("--latest", action="store_true", help="grade only the last of several attempts in the download, "
+                       "if numbers or times show which it is; default: all, if their order is known")
+    whose.add_argument("--times", type=Path, action="append", default=[], metavar="CSV", help="when the submissions "
+                       "were handed in: a table from Moodle, Gradescope or Canvas, or your own with the columns "
+                       "student, lab and submitted; may be given several times")
+    which = parser.add_argument_group("what to grade")
+    which.add_argument("--only", action="append", default=[], metavar="STUDENT",
+                       help="grade only this student; may be given several times")
     which.add_argument("--regrade", action="append", default=[], metavar="STUDENT[:LAB]",
-                       help="grade again what has a result; the old one is kept. May be given several times")
-    which.add_argument("--shard", metavar="I/N", help="the I-th of N parts, see below")
+                       help="grade this student, or one lab of this student, again; the old result is kept; may be "
+                            "given several times")
+    which.add_argument("--shard", metavar="I/N", help="grade only the I-th of N parts of the class; see below")
     how = parser.add_argument_group("how")
-    how.add_argument("--jobs", type=_positive, metavar="N", help="how many at a time; default: one for each core")
-    how.add_argument("--sandbox", choices=SANDBOXES, default="auto", help="auto: the best that this machine has, which "
-                     "may be none; require: stop if it has none; none: rather not")
+    how.add_argument("--jobs", type=_positive, metavar="N", help="number of parallel jobs; default: one per core")
+    how.add_argument("--sandbox", choices=SANDBOXES, default="auto", help="auto: the best sandbox that works on this "
+                     "machine, or none; require: stop if none works; none: run without a sandbox")
     how.add_argument("--time-limit", type=_seconds, default=DEFAULT_TIME_LIMIT_S, metavar="SECONDS",
-                     help="how long one test may compute, in CPU time; default: %(default)g, some labs have a multiple")
-    how.add_argument("--hidden", type=Path, metavar="DIR", help="further tests, as 2.1/test_hidden.py; of these a "
-                     "student sees the name only")
-    how.add_argument("--overrides", type=Path, metavar="CSV", help="points that you give yourself, with the reason; "
-                     "default: overrides.csv in DIR, if it is there")
+                     help="CPU time limit per test; default: %(default)g; some labs allow a multiple")
+    how.add_argument("--hidden", type=Path, metavar="DIR", help="folder of additional tests, such as "
+                     "2.1/test_hidden.py; students see only the names of these tests")
+    counts = parser.add_argument_group("what counts")
+    counts.add_argument("--overrides", type=Path, metavar="CSV", help="points that you set yourself, with the reason; "
+                        "default: overrides.csv in DIR, if it exists")
+    counts.add_argument("--gradebook", type=Path, metavar="TOML", help="your rules: points, deadlines, extensions; "
+                        "default: gradebook.toml in DIR, if it exists")
+    counts.add_argument("--comments", type=Path, metavar="CSV", help="your comments for students; default: "
+                        "comments.csv in DIR, if it exists")
+    counts.add_argument("--preview", action="store_true", help="show whose marks your rules, overrides and comments "
+                        "would change since the last call; grade nothing and write nothing")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -93,7 +126,8 @@ def run(arguments: argparse.Namespace) -> int:
     labs = [name for names in arguments.lab for name in names.split(",") if name]
     wish = GradeOptions(arguments.submissions, arguments.out, settings, labs, arguments.only, arguments.regrade,
                 arguments.roster, arguments.overrides, arguments.pattern, arguments.allow_unknown, arguments.latest,
-                arguments.jobs, arguments.shard)
+                arguments.jobs, arguments.shard, arguments.times, arguments.comments, arguments.gradebook,
+                arguments.preview)
     return ClassGrader(wish, find_root(), Console(highlight=False, soft_wrap=True)).run()
 
 

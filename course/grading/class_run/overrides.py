@@ -6,28 +6,26 @@ import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from course.core.result import Override
+from course.core.result import Exact, Override
 from course.grading.intake.roster import read_table
 from course.lab.lab import LabError
+from mini_vllm.checks import nearest
 
 COLUMNS = ("student", "lab", "points", "reason")
 
 
-def read_overrides(path: Path, students: Collection[str], max_points: Mapping[str, int]) -> dict[
+def read_overrides(path: Path, students: Collection[str], max_points: Mapping[str, Exact]) -> dict[
         str, dict[str, Override]]:
     """Return the points that count, by student and lab. ``max_points`` has the points of the labs that are graded.
 
     Raise LabError with every invalid line: an unknown student, no reason, too many points.
     """
-    rows = read_table(path, "overrides")
-    lacking = [column for column in COLUMNS if column not in rows[0][1]]
-    if lacking:
-        raise LabError(f"{path} has no column {', '.join(lacking)}; it needs {', '.join(COLUMNS)}.")
+    rows = read_table(path, "overrides", COLUMNS)
     found: dict[str, dict[str, Override]] = {}
     problems = []
     for line, row in rows:
         problem = _problem(row, students, max_points) or (
-            "there is a line for that already" if row["lab"] in found.get(row["student"], {}) else "")
+            "an earlier line is for the same student and lab" if row["lab"] in found.get(row["student"], {}) else "")
         if problem:
             problems.append(f"{path}, line {line}: {problem}")
         else:
@@ -37,13 +35,14 @@ def read_overrides(path: Path, students: Collection[str], max_points: Mapping[st
     return found
 
 
-def _problem(row: dict[str, str], students: Collection[str], max_points: Mapping[str, int]) -> str:
+def _problem(row: dict[str, str], students: Collection[str], max_points: Mapping[str, Exact]) -> str:
     if row["student"] not in students:
-        return f"no student {row['student']!r} is graded here"
+        near = nearest(row["student"], students)
+        return f"no student {row['student']!r} is graded here" + (f". Did you mean {near}?" if near else "")
     if row["lab"] not in max_points:
         return f"no lab {row['lab']!r} is graded here; there are {', '.join(max_points)}"
     if not row["reason"]:
-        return "the reason is missing; the student reads it beside the points"
+        return "the reason is missing; the student reads it next to the points"
     try:
         points = float(row["points"])
     except ValueError:

@@ -70,8 +70,23 @@ def check_student(student: str, students: Collection[str], option: str) -> None:
         raise LabError(f"{option} {student}: there is no such student among the {len(students)} here.{guess}")
 
 
-def is_to_do(job: Job, key: str, known: Record | None, again: Sequence[Again]) -> bool:
-    """Return whether a file must be graded: it has no result, an outdated one or no score, or is named in ``again``."""
-    if known is None or known.key != key or known.result.outcome is not Outcome.GRADED:
+def is_to_do(job: Job, key: str, known: Record | None, again: Sequence[Again], is_earlier: bool = False) -> bool:
+    """Return whether a file must be graded: it has no result, an outdated one or no score, or is named in ``again``.
+
+    An earlier attempt without a score is not tried again in every call.
+    """
+    if known is None or known.key != key or (known.result.outcome is not Outcome.GRADED and not is_earlier):
         return True
     return any(one.means(job.student, job.lab) for one in again)
+
+
+def why_outdated(known: Record | None, new: Record, sandbox: str) -> str:
+    """Return why a file that has a score is graded again: what changed since. Return "" if it has no score, or if
+    nothing changed. ``sandbox`` is the level of this call."""
+    if known is None or known.key == new.key or known.result.outcome is not Outcome.GRADED:
+        return ""
+    changed = {"the tests changed": known.tests_sha256 != new.tests_sha256,
+               "the commit of the course changed": known.commit != new.commit,
+               f"the sandbox was {known.result.sandbox}, and is {sandbox}": known.result.sandbox != sandbox}
+    return ", ".join(reason for reason, is_so in changed.items() if is_so) or \
+        "the time limit or the version of Python or the engine changed"

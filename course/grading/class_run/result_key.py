@@ -1,4 +1,8 @@
-"""The key of a result, which says whether it is still valid, and the tests of a lab as failed, if nothing could run."""
+"""What is known about a result before the file runs.
+
+``key_of`` returns the key that shows whether a stored result is still valid. ``unearned`` returns the tests of a lab,
+all failed, for a file that cannot run. ``check_hidden`` checks the folder of hidden tests.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,10 @@ from course.lab.lab import Lab, LabError
 
 def key_of(lab: str, file_sha256: str, provenance: Provenance, settings: Settings) -> str:
     """Return a digest of everything that a score depends on. It is the same on every machine that grades the same
-    course: it includes the sandbox that was asked for, and only the major and minor version of Python."""
+    course at the same sandbox level, whichever word asked for that level. It includes only the major and minor version
+    of Python."""
     parts = [lab, file_sha256, provenance.tests_sha256[lab], provenance.commit, mini_vllm.__version__,
-             settings.sandbox, settings.time_limit_s, sys.version_info[:2]]
+             provenance.sandbox, settings.time_limit_s, sys.version_info[:2]]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -33,11 +38,11 @@ def unearned(lab: Lab, hidden: Path | None) -> tuple[TestResult, ...]:
 def check_hidden(hidden: Path, labs: Sequence[Lab]) -> None:
     """Raise LabError for a folder of hidden tests that does not exist, is empty, or names unknown labs."""
     if not hidden.is_dir():
-        raise LabError(f"--hidden {hidden} is no folder; it has one for each lab, as in 2.1/test_hidden.py.")
+        raise LabError(f"--hidden {hidden} is not a folder; give one that contains 2.1/test_hidden.py for lab 2.1.")
     numbers = [lab.number for lab in labs]
     folders = sorted(path.parent.name for path in hidden.glob("*/test_hidden.py"))
     if not folders:
-        raise LabError(f"--hidden {hidden} holds no hidden tests; they are called 2.1/test_hidden.py.")
+        raise LabError(f"--hidden {hidden} contains no hidden tests; for lab 2.1 the file is 2.1/test_hidden.py.")
     unknown = [folder for folder in folders if folder not in numbers]
     if unknown:
         raise LabError(f"--hidden {hidden}: there is no lab {', '.join(unknown)}.")

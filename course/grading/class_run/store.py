@@ -2,6 +2,10 @@
 
 Every file is first written under another name and then renamed. So a run that is killed leaves only whole files, and
 the next one continues from there. A replaced score is kept: ``results/ANN/history/2.1.001.json``.
+
+A student may hand in several attempts for a lab. ``results/ANN/attempts/2.1.json`` lists them. The current attempt has
+the files of an only one. The names of the files of every other attempt contain the hash of its text:
+``results/ANN/attempts/2.1.HASH.json`` and ``submitted/ANN/attempts/2.1.HASH.py``.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -19,6 +24,7 @@ from pathlib import Path
 
 from course.core.atomic_files import remove_partials, write_whole
 from course.core.result import LabResult, Outcome
+from course.grading.class_run.handed_in import HandedIn
 from course.lab.lab import LabError
 
 
@@ -33,6 +39,20 @@ class Record:
     name: str = ""
     notes: tuple[str, ...] = ()
     is_submitted: bool = True
+    #: The hash of the text that was handed in; empty if there is none.
+    file_sha256: str = ""
+    #: A digest of the tests, hidden ones included, and the commit of the course.
+    tests_sha256: str = ""
+    commit: str = ""
+
+    @property
+    def attempt(self) -> str | None:
+        """The hash of the text, "" if what was handed in cannot be read, or None if nothing was handed in.
+
+        Earlier versions stored the hash only in the result.
+        """
+        sha256 = self.file_sha256 or self.result.file_sha256
+        return sha256 if sha256 or self.result.outcome is Outcome.UNREADABLE else None
 
     def to_json(self) -> str:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -53,22 +73,20 @@ class Store:
         self.texts = out / "submitted"
 
     def get(self, student: str, lab: str) -> Record | None:
-        """Return the record, or None if there is none that can be read."""
-        try:
-            return Record.from_json(self._path(student, lab).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError):  # someone damaged it: treat it as missing
-            return None
+        """Return the record of the current attempt, or None if there is none that can be read."""
+        return _read(self._path(student, lab))
 
     def put(self, record: Record) -> None:
-        """Store the record in place of the existing one, which moves to the history if it had a score."""
+        """Store the record in place of the existing one, which moves to the history if it had a score. The record of
+        another text also becomes that of an earlier attempt."""
         path = self._path(record.student, record.result.lab)
         old = self.get(record.student, record.result.lab)
         if old == record:
             return
         if old is not None and old.result.outcome is Outcome.GRADED:
             self._keep(path)
+        if old is not None and old.attempt not in (None, record.attempt):
+            write_whole(self._path_of_attempt(old), path.read_bytes())
         write_whole(path, record.to_json().encode())
 
     def _keep(self, path: Path) -> None:
@@ -84,17 +102,64 @@ class Store:
         return [Record.from_json(path.read_text(encoding="utf-8")) for path in kept]
 
     def put_text(self, student: str, lab: str, content: bytes) -> None:
-        """Keep the text that is graded. If there is none, remove an earlier one."""
+        """Keep the text of the current attempt. A different one becomes that of an earlier attempt."""
         path = self.texts / student / f"{lab}.py"
+        old = path.read_bytes() if path.is_file() else b""
+        if old and old != content:
+            self.put_attempts_text(student, lab, old)
         if not content:
             path.unlink(missing_ok=True)
-        elif not path.is_file() or path.read_bytes() != content:
+        elif old != content:
             write_whole(path, content)
 
     def get_texts(self, lab: str, students: Sequence[str]) -> dict[str, str]:
-        """Return the graded text of each student who has one."""
+        """Return the text of the current attempt of each student who has one."""
         paths = {student: self.texts / student / f"{lab}.py" for student in students}
         return {student: path.read_text(encoding="utf-8") for student, path in paths.items() if path.is_file()}
+
+    # ---- attempts
+
+    def handed_in(self, student: str, lab: str) -> list[HandedIn]:
+        """Return what the student handed in for a lab, in order as far as that is known."""
+        try:
+            found = json.loads((self._folder(student) / f"{lab}.json").read_text(encoding="utf-8"))
+            return [HandedIn.from_json(fields) for fields in found]
+        except FileNotFoundError:
+            known = self.get(student, lab)  # of a version without attempts
+            return [HandedIn(known.attempt)] if known is not None and known.attempt is not None else []
+        except (ValueError, KeyError, TypeError):
+            return []
+
+    def put_handed_in(self, student: str, lab: str, handed_in: Sequence[HandedIn]) -> None:
+        """Store the list of attempts."""
+        path = self._folder(student) / f"{lab}.json"
+        if handed_in != self.handed_in(student, lab) or not path.is_file():
+            write_whole(path, json.dumps([one.to_json() for one in handed_in], indent=1).encode())
+
+    def get_attempt(self, student: str, lab: str, sha256: str) -> Record | None:
+        """Return the record of the attempt with this text, or None if there is none that can be read."""
+        current = self.get(student, lab)
+        return current if current is not None and current.attempt == sha256 \
+            else _read(self._folder(student) / _name(lab, sha256, "json"))
+
+    def put_attempt(self, record: Record) -> None:
+        """Store the record of an attempt that is not the current one."""
+        path = self._path_of_attempt(record)
+        if _read(path) != record:
+            write_whole(path, record.to_json().encode())
+
+    def attempts_text(self, student: str, lab: str, sha256: str) -> bytes:
+        """Return the text of an attempt; nothing if it is lost."""
+        for path in (self.texts / student / f"{lab}.py", self._path_of_text(student, lab, sha256)):
+            if path.is_file() and hashlib.sha256(content := path.read_bytes()).hexdigest() == sha256:
+                return content
+        return b""
+
+    def put_attempts_text(self, student: str, lab: str, content: bytes) -> None:
+        """Keep the text of an attempt that is not the current one."""
+        path = self._path_of_text(student, lab, hashlib.sha256(content).hexdigest())
+        if not path.is_file():
+            write_whole(path, content)
 
     def students(self) -> list[str]:
         """Return the students who have a result. A run that was killed may have left a folder without one."""
@@ -105,6 +170,28 @@ class Store:
 
     def _path(self, student: str, lab: str) -> Path:
         return self.results / student / f"{lab}.json"
+
+    def _folder(self, student: str) -> Path:
+        return self.results / student / "attempts"
+
+    def _path_of_attempt(self, record: Record) -> Path:
+        return self._folder(record.student) / _name(record.result.lab, record.attempt or "", "json")
+
+    def _path_of_text(self, student: str, lab: str, sha256: str) -> Path:
+        return self.texts / student / "attempts" / _name(lab, sha256, "py")
+
+
+def _name(lab: str, sha256: str, suffix: str) -> str:
+    return f"{lab}.{sha256[:16] or 'unreadable'}.{suffix}"
+
+
+def _read(path: Path) -> Record | None:
+    try:
+        return Record.from_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):  # someone damaged it: treat it as missing
+        return None
 
 
 @contextlib.contextmanager
@@ -119,13 +206,14 @@ def workshop(out: Path, name: str) -> Iterator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LabError(f"Another `course grade` is at work in {out}. Wait for it, or give each a --shard of its "
-                           "own.") from None
+            raise LabError(f"Another `course grade` is running in {out}. Wait for it, or give each run "
+                           "its own --shard.") from None
         except OSError:
-            pass  # some network file systems cannot lock
-        folder = out.resolve() / f".{name}"  # a worker has another current folder
+            pass  # some network file systems cannot lock a file
+        folder = out.resolve() / f".{name}"  # absolute, because a worker runs in another current folder
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700, exist_ok=True)  # a worker of the killed run may still be ending in it
+        # The old folder may still exist, because a worker of the killed run may still be using it.
+        folder.mkdir(mode=0o700, exist_ok=True)
         remove_partials(out)
         try:
             yield Path(tempfile.mkdtemp(dir=folder, prefix="run-"))

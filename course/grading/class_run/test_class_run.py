@@ -1,5 +1,6 @@
 """``course grade`` from end to end, with a stand-in for the grader: a class, killed, resumed, corrected."""
 
+import contextlib
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,10 @@ from rich.console import Console
 
 from course.cli import main
 from course.core.result import LabResult, Outcome, TestResult
-from course.grading.class_run.check_folders import check_places
+from course.grading.class_run.check_folders import MARKER, check_places
 from course.grading.class_run.command import ClassGrader, GradeOptions
+from course.grading.class_run.comments import read_comments
+from course.grading.class_run.last_call import NONE
 from course.grading.class_run.overrides import read_overrides
 from course.grading.class_run.plan import Shard, read_regrade, read_shard
 from course.grading.class_run.result_key import check_hidden, key_of, unearned
@@ -27,6 +31,7 @@ from course.grading.class_run.store import Record, Store, workshop
 from course.grading.class_run.worker_pool import Pool
 from course.grading.class_run.worker_process import Job
 from course.grading.grade_file.remarks import remark_on
+from course.grading.intake.unclear import Kind
 from course.grading.limits import Settings
 from course.lab.lab import PROJECT_ROOT, LabError, discover, find_lab
 from course.pytest_run.provenance import SandboxInfo, commit_of, digest_of_tests, make_provenance
@@ -40,6 +45,8 @@ STAND_IN = """
 
     def grade(lab, path, settings):
         text = path.read_text()
+        while "dies later" in text and not os.path.exists({log!r} + ".go"):
+            time.sleep(0.01)
         if "dies" in text:
             os.kill(os.getpid(), 9)
         if "fails" in text:
@@ -73,6 +80,7 @@ class Class:
         self.stand_in.write_text(textwrap.dedent(STAND_IN).format(root=str(PROJECT_ROOT), log=str(self.log)))
         self.exported = []
         self.said = ""
+        self.level = LEVEL
 
     def hand_in(self, **texts: str) -> None:
         for name, text in texts.items():
@@ -83,11 +91,11 @@ class Class:
     def grader(self, **wish) -> ClassGrader:
         self.console = Console(file=io.StringIO(), width=100)
         wish = GradeOptions(self.submissions, self.out, **{"labs": ["2.1"], "num_jobs": 1, **wish})
-        return ClassGrader(wish, PROJECT_ROOT, self.console, [sys.executable, str(self.stand_in)], lambda _: LEVEL,
-                           self.export)
+        return ClassGrader(wish, PROJECT_ROOT, self.console, [sys.executable, str(self.stand_in)],
+                           lambda _: self.level, self.export)
 
-    def export(self, out, students, provenance, labs, unclear):
-        self.exported, self.unclear = students, unclear
+    def export(self, out, students, provenance, labs, unclear, groups):
+        self.exported, self.unclear, self.groups = students, unclear, groups
         return []
 
     def grade(self, **wish) -> int:
@@ -142,6 +150,38 @@ def test_what_changed_is_graded_again_and_the_old_row_stays(klass):
     assert old.result.points == 0 and Store(klass.out).history("bob", "2.1") == []
 
 
+def test_a_class_that_is_graded_as_the_wrong_lab_is_told(klass):
+    text = find_lab("2.2", LABS).solution.read_text()
+    klass.hand_in(ann=text, bob=text + "# mine\n", cy=text + "# right\n", dan="wrong")
+    for _ in range(2):
+        assert klass.grade() == 1 and [one.student for one in klass.unclear if one.is_open] == ["ann", "bob"]
+        said = " ".join(klass.said.split())
+        assert "For you to decide: 2 " in said and "starter.py is graded as lab 2.1. It looks like lab 2.2" in said
+        assert "It earned nothing." in said and said.count("grade with --lab 2.2 and a new --out") == 1
+    assert [(one.student, one.kind, one.is_open) for one in klass.unclear if one.student == "cy"] == [
+        ("cy", Kind.WRONG_LAB, False)]
+    assert klass.exported[0].notes == ()
+    (klass.out / "overrides.csv").write_text("student,lab,points,reason\nann,2.1,0,wrong file\nbob,2.1,0,wrong file\n")
+    assert klass.grade() == 0 and "For you to decide" not in klass.said
+    shutil.rmtree(klass.out)
+    assert klass.grade(labs=["2.2"]) == 0
+
+
+def test_another_word_for_the_same_sandbox_grades_nothing_again(klass):
+    klass.hand_in(ann="right", bob="wrong")
+    klass.grade(settings=Settings("require"))
+    klass.graded()
+    klass.grade(settings=Settings("auto"))
+    assert klass.graded() == [] and "(none new)" in klass.said and "Graded again" not in klass.said
+    klass.grade(settings=Settings("auto", 99.0))
+    assert klass.graded() == ["right", "wrong"]
+    assert "Graded again, because the time limit or the version of Python or the engine changed: 2 files" in klass.said
+    klass.level = replace(LEVEL, name="landlock")
+    klass.grade(settings=Settings("auto", 99.0))
+    assert klass.graded() == ["right", "wrong"]
+    assert "Graded again, because the sandbox was none, and is landlock: 2 files" in klass.said
+
+
 def test_regrade_keeps_the_old_row(klass):
     klass.hand_in(ann="right", bob="right")
     klass.grade()
@@ -166,7 +206,7 @@ def test_only_grades_one_and_shows_all(klass):
     assert klass.grade(only=["bob"]) == 0
     assert klass.graded() == ["right one"]
     assert klass.rows()["ann"] == ("grade again", 0, "Not graded yet.")
-    assert "2 files: 1 graded, 1 not graded yet (1 now" in klass.said and "goes on with those" in klass.said
+    assert "2 files: 1 graded, 1 not graded yet (1 now" in klass.said and "grades the remaining files" in klass.said
     with pytest.raises(LabError, match="--only bop: there is no such student among the 2 here. Did you mean bob?"):
         klass.grade(only=["bop"])
 
@@ -204,10 +244,36 @@ def test_a_worker_that_hangs_is_replaced(tmp_path):
     assert not list(tmp_path.glob("worker-*"))
 
 
+def test_a_file_whose_worker_died_is_given_to_one_that_is_idle(tmp_path):
+    klass = Class(tmp_path)
+    pool = Pool(2, tmp_path, REQUEST, [sys.executable, str(klass.stand_in)])
+    results = pool.run([Job("a", "2.1", b"dies later"), Job("b", "2.1", b"right")])
+    with interrupted_after(60):
+        assert next(results)[0].student == "b"
+        Path(f"{klass.log}.go").touch()  # the worker of b has nothing to do now
+        ((job, result),) = results
+    assert (job.student, job.is_second, result.outcome) == ("a", True, Outcome.GRADE_AGAIN)
+
+
+@contextlib.contextmanager
+def interrupted_after(seconds):
+    """Raise TimeoutError in the block if it takes longer: it would wait forever."""
+    def interrupt(number, frame):
+        raise TimeoutError(f"nothing happened for {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_a_grader_that_does_not_start_is_an_error(klass):
     klass.hand_in(ann="right")
     klass.stand_in.write_text("raise SystemExit('no such thing')")
-    with pytest.raises(LabError, match="The grader does not start: .*exit status 1(.|\n)*no such thing"):
+    with pytest.raises(LabError, match="The grader did not start: .*exit status 1(.|\n)*no such thing"):
         klass.grade()
     assert klass.rows()["ann"][0] == "grade again"  # and the tables were written all the same
 
@@ -233,7 +299,7 @@ def test_a_score_of_another_text_is_not_shown(klass):
 
 def test_two_at_a_time_in_one_folder_are_refused(klass, tmp_path):
     klass.hand_in(ann="right")
-    with workshop(klass.out, "work"), pytest.raises(LabError, match="Another `course grade` is at work"):
+    with workshop(klass.out, "work"), pytest.raises(LabError, match="Another `course grade` is running"):
         klass.grade()
     with workshop(klass.out, "work-1-of-2"):
         assert klass.grade(shard="2/2") == 0
@@ -315,7 +381,7 @@ def test_any_order_of_kills_and_resumes_ends_in_the_same_results(tmp_path_factor
 
 def test_a_run_that_is_killed_outright_is_taken_up(klass):
     """Kill the whole command with SIGKILL while a file is in progress."""
-    klass.hand_in(a="right 1", b="right 2", c="hangs")
+    klass.hand_in(a="right 1", b="right 2", c="dies later")
     script = f"""
         import sys; sys.path.insert(0, {str(PROJECT_ROOT)!r})
         from pathlib import Path
@@ -335,6 +401,7 @@ def test_a_run_that_is_killed_outright_is_taken_up(klass):
     run.wait()
     assert klass.graded() == ["right 1", "right 2"]
     klass.hand_in(c="right 3")
+    Path(f"{klass.log}.go").touch()
     assert klass.grade() == 0 and klass.graded() == ["right 3"]
     assert {student: row[1] for student, row in klass.rows().items()} == {"a": 3, "b": 3, "c": 3}
 
@@ -360,11 +427,111 @@ def test_overrides_count_and_say_why(klass):
     assert klass.rows()["ann"][1] == 2.5 and klass.exported[0].overrides["2.1"].reason == "talked to her"
 
 
+def test_a_gradebook_may_be_there_before_the_first_call(klass):
+    """Check also that similarity gets the groups, whether or not they share submissions."""
+    klass.hand_in(ann="right", bob="wrong")
+    klass.out.mkdir()
+    (klass.out / "gradebook.toml").write_text('[[groups]]\nmembers = ["ann", "bob"]\nlabs = ["2.1"]\nshared = false\n'
+                                              '[students.zoe]\nexcused = ["2.1"]\n')
+    assert klass.grade() == 0
+    assert klass.groups == {"2.1": {"ann": "ann, bob", "bob": "ann, bob"}}
+    assert [row.marks["2.1"].points for row in klass.exported] == [3, 0]
+    assert 'students.zoe: no submission of "zoe" so far.' in klass.said  # there is no roster
+
+
+@pytest.mark.parametrize("name", ["gradebook.toml", "overrides.csv", "comments.csv"])
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_a_decision_that_cannot_be_read_is_not_ignored(klass, name, is_folder):
+    klass.hand_in(ann="right")
+    klass.out.mkdir()
+    if is_folder:
+        (klass.out / name).mkdir()
+    else:
+        (klass.out / name).symlink_to("nowhere")
+    with pytest.raises(LabError, match=f"{name} cannot be read: "):
+        klass.grade()
+    assert sorted(path.name for path in klass.out.iterdir()) == [name]
+
+
+def test_what_the_last_call_used_is_not_forgotten(klass, tmp_path):
+    klass.hand_in(ann="right", bob="wrong")
+    roster, book, more = tmp_path / "class.csv", tmp_path / "rules.toml", tmp_path / "points.csv"
+    roster.write_text("id,name\nann,Ann Lee\nbob,\n")
+    book.write_text('[labs."2.1"]\npoints = 30\n')
+    more.write_text("student,lab,points,reason\nbob,2.1,2,x\n")
+    assert klass.grade(roster=roster, gradebook=book, overrides=more) == 0
+    before = (klass.out / MARKER).read_bytes()
+    for is_preview in (False, True):
+        with pytest.raises(LabError) as error:
+            klass.grade(is_preview=is_preview)
+        for option, path in (("roster", roster), ("gradebook", book), ("overrides", more)):
+            assert f"The last call used {path} as --{option}: give it again, or --{option} none." in str(error.value)
+        assert "--comments" not in str(error.value) and (klass.out / MARKER).read_bytes() == before
+    with pytest.raises(LabError, match="--roster none"):
+        klass.grade(gradebook=book, overrides=NONE)
+    klass.grade(roster=roster, gradebook=NONE, overrides=more)
+    assert klass.exported[0].marks == {} and klass.exported[1].overrides["2.1"].points == 2
+    klass.grade(roster=roster, overrides=NONE)  # the gradebook is forgotten: it was left out on purpose
+    assert klass.exported[1].overrides == {}
+    klass.grade(roster=NONE)
+    assert klass.grade() == 0
+
+
+def test_a_gradebook_that_is_gone_is_missed(klass):
+    klass.hand_in(ann="right")
+    klass.out.mkdir()
+    (klass.out / "gradebook.toml").write_text('attempts = "best"\n')
+    klass.grade()
+    klass.grade(gradebook=klass.out / "gradebook.toml")
+    (klass.out / "gradebook.toml").unlink()
+    with pytest.raises(LabError, match="gradebook.toml as --gradebook: give it again, or --gradebook none"):
+        klass.grade()
+    (klass.out / "gradebook.toml").write_text("")
+    assert klass.grade() == 0 and klass.exported[0].marks
+    assert klass.grade(gradebook=NONE) == 0 and not klass.exported[0].marks  # also with a file in the folder
+
+
+def test_a_marker_of_an_earlier_version_remembers_nothing(klass):
+    klass.hand_in(ann="right")
+    for text in ('{"made by": "course grade"}', "[]", "{", '{"used": 1}'):
+        klass.out.mkdir(exist_ok=True)
+        (klass.out / MARKER).write_text(text)
+        assert klass.grade() == 0
+
+
+def test_an_excused_student_is_not_counted_as_missing(klass):
+    klass.hand_in(ann="right")
+    klass.out.mkdir()
+    roster = klass.out.parent / "class.csv"
+    roster.write_text("id\nann\nbob\ncy\n")
+    (klass.out / "gradebook.toml").write_text('[students.bob]\nexcused = ["2.1"]\n')
+    assert klass.grade(roster=roster) == 0
+    assert "3 files: 1 graded, 1 missing, 1 excused" in klass.said
+
+
+def test_with_the_best_attempt_every_attempt_must_have_a_score(klass):
+    (klass.out).mkdir()
+    (klass.out / "gradebook.toml").write_text('attempts = "best"\n')
+    klass.hand_in(ann="busy")
+    assert klass.grade() == 1
+    klass.hand_in(ann="right")
+    assert klass.grade() == 1 and klass.exported[0].marks["2.1"].points is None
+    assert "an attempt must be graded again" in klass.exported[0].marks["2.1"].steps[1]
+    assert "ann 2.1: Another attempt must be graded again." in klass.said
+    (klass.out / "gradebook.toml").write_text('attempts = "last"\n')
+    klass.graded()
+    klass.grade()
+    assert klass.exported[0].marks["2.1"].points == 3 and klass.graded() == []
+
+
 @pytest.mark.parametrize("row, words", [
-    ("eve,2.1,1,x", "no student 'eve' is graded here"), ("ann,9.9,1,x", "no lab '9.9' is graded here; there are 2.1"),
+    ("eve,2.1,1,x", "no student 'eve' is graded here"),
+    ("anne,2.1,1,x", "no student 'anne' is graded here. Did you mean ann?"),
+    ("ann,9.9,1,x", "no lab '9.9' is graded here; there are 2.1"),
     ("ann,2.1,1,", "the reason is missing"), ("ann,2.1,many,x", "points are 'many', must be a number"),
     ("ann,2.1,61,x", "points are 61, must be between 0 and 60"), ("ann,2.1,-1,x", "must be between"),
-    ("ann,2.1,nan,x", "must be between"), ("ann,2.1,1,x\nann,2.1,2,x", "line 3: there is a line for that already"),
+    ("ann,2.1,nan,x", "must be between"),
+    ("ann,2.1,1,x\nann,2.1,2,x", "line 3: an earlier line is for the same student and lab"),
 ])
 def test_overrides_that_cannot_be_meant(tmp_path, row, words):
     path = tmp_path / "overrides.csv"
@@ -382,10 +549,12 @@ def test_places_that_would_spoil_each_other(tmp_path):
     check_places(subs, tmp_path / "out", root)
     check_places(subs, root / "grades", root)
     for submissions, out, where, words in [
-            (subs, subs / "out", root, "lie in each other"), (subs / "ann", subs, root, "lie in each other"),
-            (subs, root, root, "holds the course itself"), (subs, tmp_path / "out", subs / "ann", "a student's tests"),
+            (subs, subs / "out", root, "must not contain each other"),
+            (subs / "ann", subs, root, "must not contain each other"),
+            (subs, root, root, "contains the course itself"),
+            (subs, tmp_path / "out", subs / "ann", "a student's tests"),
             (subs, root / "phase-02-x/out", root, "among the files of the course"),
-            (subs, tmp_path / "full", root, "is not empty"), (tmp_path / "none", subs, root, "is not there"),
+            (subs, tmp_path / "full", root, "is not empty"), (tmp_path / "none", subs, root, "does not exist"),
             (subs, tmp_path / "full/letter.txt", root, "is a file")]:
         with pytest.raises(LabError, match=words):
             check_places(submissions, out, where)
@@ -404,12 +573,38 @@ def test_shards_and_regrades_are_read():
             read_regrade([text], ["ann"], LABS)
 
 
+@pytest.mark.parametrize("lines", ["{row}", "{row}\n{row}", "student,lab,points\n{row}"])
+def test_a_table_without_its_headings_shows_what_line_1_must_be(tmp_path, lines):
+    path = tmp_path / "overrides.csv"
+    path.write_text(lines.format(row="ann,2.1,50,medical certificate"))
+    with pytest.raises(LabError) as error:
+        read_overrides(path, ["ann"], {"2.1": 60})
+    first = path.read_text().split("\n")[0]
+    assert str(error.value) == f"{path}: line 1 must be `student,lab,points,reason`, but is `{first}`."
+    path.write_text("x" * 10_000)
+    with pytest.raises(LabError, match=r"but is `x{99}…`\.$"):
+        read_comments(path, ["ann"], ["2.1"])
+
+
+def test_the_commands_of_the_guide_use_the_same_options_and_write_overrides_that_can_be_read(tmp_path):
+    text = (PROJECT_ROOT / "docs/grading.md").read_text().split("## In five commands")[1].split("```")[1]
+    lines = text.strip().splitlines()
+    calls = [line.partition("#")[0].replace("--regrade ann", "").strip() for line in lines if "course grade" in line]
+    assert len(lines) == 5 and len(calls) == 3 and len({*calls}) == 1
+    (tmp_path / "grades").mkdir()
+    subprocess.run(["sh", "-c", lines[-1]], cwd=tmp_path, check=True)
+    (one,) = read_overrides(tmp_path / "grades/overrides.csv", ["ann"], {"2.1": 60}).values()
+    assert one["2.1"].points == 50
+
+
 def test_a_key_is_of_all_that_a_score_depends_on(tmp_path):
     (tmp_path / "2.1").mkdir()
     (tmp_path / "2.1/test_hidden.py").write_text("import pytest\n\n\n@pytest.mark.points(4)\ndef test_x(lab): ...\n")
     provenance = make_provenance(PROJECT_ROOT, [LAB], {}, LEVEL)
     keys = {key_of("2.1", sha, provenance, one) for sha, one in (("a", Settings()), ("b", Settings()),
-            ("a", Settings("none")), ("a", Settings(time_limit_s=3)))}
+            ("a", Settings("none")), ("a", Settings("require")), ("a", Settings(time_limit_s=3)))}
+    assert len(keys) == 3  # the level counts, not the word that asked for it
+    keys.add(key_of("2.1", "a", replace(provenance, sandbox="landlock"), Settings()))
     with_hidden = make_provenance(PROJECT_ROOT, [LAB], {}, LEVEL, tmp_path)
     assert len(keys | {key_of("2.1", "a", with_hidden, Settings())}) == 5
     before = digest_of_tests(LAB, tmp_path)
@@ -418,7 +613,7 @@ def test_a_key_is_of_all_that_a_score_depends_on(tmp_path):
     assert digest_of_tests(LAB, tmp_path) != before
     assert [(test.name, test.points, test.is_hidden) for test in unearned(LAB, tmp_path)][-1] == ("test_x", 4, True)
     check_hidden(tmp_path, LABS)
-    for folder, words in ((tmp_path / "no", "is no folder"), (tmp_path / "2.1", "holds no hidden tests")):
+    for folder, words in ((tmp_path / "no", "is not a folder"), (tmp_path / "2.1", "contains no hidden tests")):
         with pytest.raises(LabError, match=words):
             check_hidden(folder, LABS)
     (tmp_path / "2.1").rename(tmp_path / "8.8")
@@ -444,8 +639,8 @@ def test_a_commit_says_what_was_changed_since(tmp_path):
 
 
 @pytest.mark.parametrize("change, words", [
-    (lambda text: text, "The file is as it was given out."),
-    (lambda text: text.replace("\n", "\r\n"), "The file is as it was given out."),
+    (lambda text: text, "The file is the unchanged starter."),
+    (lambda text: text.replace("\n", "\r\n"), "The file is the unchanged starter."),
     (lambda text: text.replace("BlockPool", "BlockPol"), "It defines BlockPol but no BlockPool: was it renamed?"),
     (lambda text: text.replace("def free_blocks", "def fre_blocks"), "no BlockPool.free_blocks: was it renamed?"),
     (lambda text: text + "\nx = (", "The file does not parse: line "),
@@ -459,7 +654,7 @@ def test_what_is_odd_about_a_text_is_said(change, words):
 
 def test_mistakes_in_the_call_end_it_with_2(tmp_path, capsys):
     assert main(["grade", str(tmp_path / "none"), "--out", str(tmp_path / "out")]) == 2
-    assert "is not there; give the folder" in capsys.readouterr().err
+    assert "does not exist; give the folder" in capsys.readouterr().err
     for words in (["--jobs", "0"], ["--time-limit", "-1"], ["--sandbox", "maybe"]):
         with pytest.raises(SystemExit) as ended:
             main(["grade", str(tmp_path), "--out", "x", *words])

@@ -14,7 +14,8 @@ from course.core import atomic_files
 from course.core.atomic_files import PARTIAL, remove_partials, write_whole
 from course.core.result import LabResult, Outcome
 from course.grading.class_run import command
-from course.grading.class_run.check_folders import MARKER, check_places, claim, is_ours
+from course.grading.class_run.check_folders import MARKER, check_places, is_ours
+from course.grading.class_run.last_call import claim
 from course.grading.class_run.store import Record, Store, workshop
 from course.grading.class_run.test_class_run import Class
 from course.lab.lab import PROJECT_ROOT, LabError
@@ -106,7 +107,7 @@ def test_a_run_that_is_killed_between_writing_and_renaming_is_resumed(klass, mon
 
 def test_the_real_thing_killed_before_its_first_result(klass):
     """Send SIGKILL to its process group, as an impatient instructor would."""
-    klass.hand_in(ann="hangs", bob="right")
+    klass.hand_in(ann="dies later", bob="right")
     script = f"""
         import sys; sys.path.insert(0, {str(PROJECT_ROOT)!r})
         from pathlib import Path
@@ -125,8 +126,9 @@ def test_the_real_thing_killed_before_its_first_result(klass):
         time.sleep(0.01)
     os.killpg(run.pid, signal.SIGKILL)
     run.wait()
-    assert not (klass.out / "results").exists() and (klass.out / "submitted").is_dir()
+    assert Store(klass.out).students() == [] and (klass.out / "submitted").is_dir()
     klass.hand_in(ann="right too")
+    (klass.log.parent / f"{klass.log.name}.go").touch()
     assert klass.grade() == 0 and state(klass) == {"ann": "graded", "bob": "graded"}
 
 
@@ -242,7 +244,7 @@ def test_a_folder_without_a_result_is_no_student(tmp_path):
 
 
 def test_a_work_folder_that_does_not_go_is_no_obstacle(tmp_path, monkeypatch):
-    """Keep the old folder: a worker of the killed run may still be ending in it."""
+    """Keep the old folder: a worker of the killed run may still be using it."""
     (tmp_path / ".work/run-old/worker-1").mkdir(parents=True)
     monkeypatch.setattr("course.grading.class_run.store.shutil.rmtree", lambda *_, **__: None)
     with workshop(tmp_path, "work") as folder:
@@ -263,12 +265,12 @@ def test_unclear_files_stop_nobody_and_the_status_tells(klass):
     assert state(klass) == {"ann": "graded", "cy": "missing", "twice": "grade again"}
     assert {one.path for one in klass.unclear if one.is_open} == {"#odd", "Bob", "bob", "cy/lab21.py", "twice.py"}
     said = klass.said.replace("\n", " ")
-    for part in ("To decide, 5 (they are not graded on a guess; all others are graded)", "mv -n --",
+    for part in ("For you to decide: 5 (the grader does not guess; all other submissions are graded)", "mv -n --",
                  "#odd cannot be a student's id", "cy 2.1: lab21.py is not graded.",
                  "twice handed in twice: twice and twice.py"):
         assert part in said, part
     assert "cy 2.1: There is no starter.py" not in said  # it is mentioned only once
-    assert "was not graded as lab 2.1's, because of its name" in dict(
+    assert "was not graded as lab 2.1 because of its name" in dict(
         (row.student, row.notes) for row in klass.exported)["cy"][0]
     total = {row.student: row for row in klass.exported}["twice"]
     assert total.labs["2.1"].outcome is Outcome.GRADE_AGAIN

@@ -1,7 +1,7 @@
 """A process that grades one file after another, as ordered on its standard input.
 
 It does not run students' code: ``grade_file`` does that in a sandbox. It is still a separate process, so that whatever
-goes wrong in it costs one file and not the class. When its parent is gone, for whatever reason, it ends too.
+goes wrong in it costs one file and not the class. When its parent is gone, for whatever reason, the worker ends.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def serve(grade: Grade) -> None:
 def _listen(jobs: queue.Queue[dict[str, Any]]) -> None:
     for line in sys.stdin.buffer:
         jobs.put(json.loads(line))
-    if os.getpgrp() == os.getpid():  # the parent has closed the pipe or is dead: end what was started here, too
+    if os.getpgrp() == os.getpid():  # the parent has closed the pipe or is dead: end all processes started here
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(0)
 

@@ -45,6 +45,7 @@ class Pool:
         self._waiting = deque(jobs)
         try:
             while self._waiting or any(worker.job for worker in self._workers):
+                self._give_to_idle()
                 while len(self._workers) < min(self._num_workers, len(self._waiting) + self._num_busy()):
                     self._start()
                 for worker, answer in self._answers():
@@ -56,6 +57,12 @@ class Pool:
 
     def _num_busy(self) -> int:
         return sum(worker.job is not None for worker in self._workers)
+
+    def _give_to_idle(self) -> None:
+        """Give waiting jobs to workers without one. A job waits again when its worker dies, maybe after all others."""
+        for worker in self._workers:
+            if self._waiting and worker.is_ready and worker.job is None:
+                worker.give(self._waiting.popleft(), self._request)
 
     def _start(self) -> None:
         self._num_started += 1
@@ -90,15 +97,13 @@ class Pool:
             worker.end()
             self._workers.remove(worker)
             if not worker.is_ready or job is None:
-                raise LabError(f"The grader does not start: {answer}. It said:\n{said}")
+                raise LabError(f"The grader did not start: {answer}. Its output:\n{said}")
             yield from self._settle(job, LabResult(
-                job.lab, Outcome.GRADE_AGAIN, reason=f"The grader was lost on this file: {answer}.", flags=(said,)))
+                job.lab, Outcome.GRADE_AGAIN, reason=f"The grader crashed on this file: {answer}.", flags=(said,)))
             return
         if worker.is_ready and job is not None:
             yield from self._settle(job, LabResult.from_json(answer))
         worker.is_ready, worker.job = True, None
-        if self._waiting:
-            worker.give(self._waiting.popleft(), self._request)
 
     def _settle(self, job: Job, result: LabResult) -> Iterator[tuple[Job, LabResult]]:
         if result.outcome is Outcome.GRADE_AGAIN and not job.is_second:

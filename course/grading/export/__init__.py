@@ -5,7 +5,7 @@ here. Your own package can add more through the entry point group ``mini_vllm.gr
 arguments. If one fails, the failure is reported and the others still write.
 
     escape         student text made harmless, for each format
-    student_view   what a student may see of a result; hidden tests end there
+    student_view   what a student may see of a result; of a hidden test, only the name
     page           a page as blocks; markdown and html render it
     tables, gradescope, junit, feedback, class_report, unclear    the exporters
 """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from statistics import mean, median
 
@@ -21,6 +23,8 @@ from course.grading.intake.unclear import Unclear
 from course.lab.graded_tests import GradedTest
 
 NUM_MOST_FAILED = 8
+#: The heading for students who are excused and handed in nothing.
+EXCUSED = "excused"
 
 
 class ClassReport:
@@ -44,26 +48,27 @@ def report_page(students: Sequence[StudentResult], provenance: Provenance, title
     page.add(*_summary(students, numbers, titles), *to_look_at(students, unclear))
     for lab in numbers:
         page.add(*_lab(students, lab, titles))
-    page.add(Heading(2, ("What the sandbox does not defend",)), not_defended(provenance),
+    page.add(Heading(2, ("What the sandbox does not protect against",)), not_defended(provenance),
              *_effort(students), small_print(provenance, tuple(numbers)))
     return page
 
 
 def _summary(students: Sequence[StudentResult], numbers: list[str], titles: Titles) -> list[Block]:
-    num_missing = sum(not student.is_submitted for student in students)
+    num_missing = sum(student.lacks_all for student in students)
     missing = f"; {_count(num_missing, 'student')} handed in nothing" if num_missing else ""
-    rows = []
+    rows, has_excused = [], any(student.is_left_out(lab) for student in students for lab in student.labs)
+    columns = [*(outcome.value for outcome in Outcome), *([EXCUSED] if has_excused else [])]
     for lab in numbers:
-        outcomes = Counter(student.labs[lab].outcome for student in students if lab in student.labs)
+        outcomes = Counter(EXCUSED if student.is_left_out(lab) else student.labs[lab].outcome.value
+                           for student in students if lab in student.labs)
         scores = _scores(students, lab)
-        rows.append(((titles.lab(lab),), *((_blank(outcomes[outcome]),) for outcome in Outcome),
-                     (number(median(scores)) if scores else "–",), (f"{mean(scores):.1f}" if scores else "–",),
-                     (str(max_points(students, lab)),)))
+        rows.append(((titles.lab(lab),), *((_blank(outcomes[what]),) for what in columns),
+                     (number(median(scores)) if scores else "–",), (_to_tenths(mean(scores)) if scores else "–",),
+                     (number(max_points(students, lab)),)))
     return [Paragraph((strong(_count(len(students), "student")), f", {_count(len(numbers), 'lab')}{missing}.")),
-            Table(("lab", *(outcome.value for outcome in Outcome), "median", "mean", "of"), tuple(rows),
-                  frozenset(range(1, 4 + len(Outcome)))),
-            Paragraph(("Median and mean are of the points that count (overrides included), of those who handed in.",),
-                      "small")]
+            Table(("lab", *columns, "median", "mean", "of"), tuple(rows), frozenset(range(1, 4 + len(columns)))),
+            Paragraph(("Median and mean are of the points after overrides, for students who handed in a file and are "
+                       "not excused.",), "small")]
 
 
 def _lab(students: Sequence[StudentResult], lab: str, titles: Titles) -> list[Block]:
@@ -71,7 +76,7 @@ def _lab(students: Sequence[StudentResult], lab: str, titles: Titles) -> list[Bl
     scores = _scores(students, lab)
     blocks: list[Block] = [Heading(2, (titles.lab(lab),))]
     if scores and worth:
-        blocks.append(histogram([100 * score / worth for score in scores]))
+        blocks.append(histogram([float(100 * score / worth) for score in scores]))
     graded = [student.labs[lab] for student in students
               if lab in student.labs and student.labs[lab].outcome is Outcome.GRADED]
     return blocks + _most_failed(graded, lab, titles)
@@ -89,15 +94,15 @@ def _most_failed(graded: list[LabResult], lab: str, titles: Titles) -> list[Bloc
     stuck = Counter(name for result in running for name in _where_stuck(result))
     most = sorted(failed, key=lambda name: (-stuck[name], -failed[name], tests[name].task or 0))[:NUM_MOST_FAILED]
     if not most:
-        return [Paragraph(("No test failed." if running else "No file got as far as passing a test.",))]
+        return [Paragraph(("No test failed." if running else "No file passed a test.",))]
     rows: list[tuple[Line, ...]] = []
     for name in most:
         sentence = GradedTest(one_line(name), None, None, True).sentence
         rows.append(((_blank(stuck[name]),), (str(failed[name]),),
                      (f"{sentence} (hidden)" if tests[name].is_hidden else sentence,),
                      (titles.task(lab, tests[name].task),)))
-    return [Paragraph((f"Failed most often, among the {_count(len(running), 'file')} that passed something. “Stuck”: "
-                       "it is in the first task that this student has to mend.",)),
+    return [Paragraph((f"The tests that failed most often, among the {_count(len(running), 'file')} that passed at "
+                       "least one. “Stuck” counts the students whose first failing task contains the test.",)),
             Table(("stuck", "failed", "test", "task"), tuple(rows), frozenset({0, 1}))]
 
 
@@ -108,19 +113,25 @@ def _where_stuck(result: LabResult) -> list[str]:
     return [test.name for test in failed if test.task == first]
 
 
-def _scores(students: Sequence[StudentResult], lab: str) -> list[float]:
-    """Return the scores that count, for the students who handed something in or have an override."""
+def _scores(students: Sequence[StudentResult], lab: str) -> list[Fraction]:
+    """Return the scores that count, for the students who handed something in and are not excused."""
     points = [points_of(student, lab) for student in students if lab in student.labs
-              and (student.labs[lab].outcome is not Outcome.MISSING or lab in student.overrides)]
-    return [value for value in points if value is not None]
+              and not (lab in student.marks and student.marks[lab].is_excused)
+              and student.labs[lab].outcome is not Outcome.MISSING]
+    return [Fraction(str(value)) for value in points if value is not None]
+
+
+def _to_tenths(points: Fraction) -> str:
+    """Write a number with one decimal; a half is rounded up."""
+    return f"{math.floor(points * 10 + Fraction(1, 2)) / 10:.1f}"
 
 
 def _effort(students: Sequence[StudentResult]) -> list[Block]:
     walls = [result.wall_s for student in students for result in student.labs.values() if result.wall_s > 0]
     if not walls:
         return []
-    return [Paragraph((f"{_count(len(walls), 'file')} ran: {median(walls):.1f} s in the median, {max(walls):.1f} s at "
-                       f"most, so a worker grades about {60 / mean(walls):.0f} files a minute. Grades: ",
+    return [Paragraph((f"{_count(len(walls), 'file')} ran: median {median(walls):.1f} s, at most {max(walls):.1f} s. "
+                       f"One worker grades about {60 / mean(walls):.0f} files per minute. Grades: ",
                        code("grades.csv"), "."), "small")]
 
 

@@ -16,13 +16,13 @@ def a_test(name, points=2, passed=True, task=1, **more):
 def a_lab(number="2.1", half=False, message="remove(2) left [1, 2], expected [1]", printed="", **more):
     error = "AssertionError" if half else None
     return LabResult(number, Outcome.GRADED, (
-        a_test("test_task_1_append_links_both_ways", 4),
+        a_test("test_task_1_append_links_both_ways", 4, cpu_s=0.25),
         a_test("test_task_2_remove_keeps_order", 3, not half, 2, error=error, message=message if half else "",
                printed=printed if half else ""),
         a_test("test_task_3_popleft_takes_the_oldest", 3, not half, 3, error="NotImplementedError" if half else None,
                message="Task 3: popleft" if half else ""),
         a_test("test_stress_under_load", 5, not half, None, error=error, message=SECRET, printed=SECRET,
-               is_hidden=True),
+               is_hidden=True, cpu_s=0.125 if half else 0.5),
     ), **{"wall_s": 1.5, "cpu_s": 1.0, "sandbox": "landlock", "has_network": False, **more})
 
 

@@ -13,6 +13,9 @@ import io
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from course.core.result import Points, to_cents
 
 MAX_CHARACTERS = 2_000
 MAX_LINES = 60
@@ -27,7 +30,8 @@ _TERMINAL = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
                        r"|\x1b[ -/]*[0-~]?")
 _LINE_ENDS = re.compile("\r\n|[\r\n\x0b\x0c\x85\u2028\u2029]")
 _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-#: The place where a cell, or text that becomes a cell with another program's separator, would begin as a formula.
+#: The places where a spreadsheet may see the start of a formula: the beginning of a cell, and after a semicolon,
+#: because some programs separate cells by semicolons.
 _FORMULA = re.compile(r"(^|;)(?=[\s\"']*[=+\-@＝＋－＠])")
 #: Characters that are markup anywhere, or begin a link; and those that are markup only at the beginning of a line.
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~&$@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
@@ -89,10 +93,10 @@ def markdown_block(text: str) -> str:
 
 def csv_text(text: str) -> str:
     """Return a cell that no spreadsheet interprets as a formula."""
-    return _FORMULA.sub(r"\1'", one_line(text))
+    return _FORMULA.sub(r"\1'", one_line(text, MAX_CHARACTERS))
 
 
-def csv_table(rows: Iterable[Sequence[str | float | None]]) -> str:
+def csv_table(rows: Iterable[Sequence[str | Points | None]]) -> str:
     """Return rows as CSV. Numbers are written as numbers, None as an empty cell."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
@@ -101,12 +105,12 @@ def csv_table(rows: Iterable[Sequence[str | float | None]]) -> str:
     return written.getvalue()
 
 
-def _cell(value: str | float | None) -> str:
+def _cell(value: str | Points | None) -> str:
     if value is None:
         return ""
     return csv_text(value) if isinstance(value, str) else number(value)
 
 
-def number(value: float) -> str:
+def number(value: Points) -> str:
     """Format a number with at most two decimals, and without trailing zeros: ``12``, not ``12.0``."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+    return f"{float(to_cents(value)) if isinstance(value, Fraction) else value:.2f}".rstrip("0").rstrip(".")

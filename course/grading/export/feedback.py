@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from course.core.result import Outcome, Provenance, StudentResult
+from course.core.result import Exact, Outcome, Points, Provenance, StudentResult
 from course.grading.export import html, markdown, output_files
 from course.grading.export.escape import number
 from course.grading.export.page import (
@@ -46,7 +46,7 @@ def feedback_page(student: SeenStudent, provenance: Provenance, titles: Titles) 
     page = Page(f"Feedback for {student.name or student.student}")
     page.add(*_overview(student, titles))
     for lab in student.labs:
-        if lab.outcome is not Outcome.MISSING or lab.has_override:
+        if lab.outcome is not Outcome.MISSING or lab.has_override or lab.comment or lab.steps:
             page.add(*_lab(lab, titles))
     page.add(small_print(provenance, tuple(lab.number for lab in student.labs)))
     return page
@@ -59,22 +59,26 @@ def _overview(student: SeenStudent, titles: Titles) -> list[Block]:
     if student.points is None:
         blocks.append(Paragraph((NOT_YET,), "note"))
     elif student.max_points:
-        percent = 100 * student.points / student.max_points
+        percent = float(100 * student.points / student.max_points)
         blocks.append(Paragraph((strong(_of(student.points, student.max_points)), f", {percent:.0f} %.")))
     blocks += [Paragraph((note,), "note") for note in student.notes]
+    blocks += _comment(student.comment)
     if len(student.labs) > 1:
-        rows = tuple(((titles.lab(lab.number),), (_number(lab.points),), (number(lab.max_points),), _in_short(lab))
+        rows = tuple(((titles.lab(lab.number),), (_number(None if lab.is_excused else lab.points),),
+                      (number(lab.max_points),), _in_short(lab))
                      for lab in student.labs)
         blocks.append(Table(("lab", "points", "of", "next"), rows, frozenset({1, 2})))
     return blocks
 
 
 def _in_short(lab: SeenLab) -> Line:
+    if lab.is_excused:
+        return ("excused",)
     if lab.outcome is Outcome.GRADED:
         if lab.broken:
             return (bad("the file cannot be loaded"),)
         if lab.first_task is not None:
-            return (f"mend task {lab.first_task} first",)
+            return (f"fix task {lab.first_task} first",)
         return (good("every test that you can see passes" if lab.hidden else "every test passes"),) if not lab.failed \
             else ("see below",)
     return ({Outcome.MISSING: "not handed in", Outcome.UNREADABLE: "could not be read",
@@ -83,30 +87,54 @@ def _in_short(lab: SeenLab) -> Line:
 
 def _lab(lab: SeenLab, titles: Titles) -> list[Block]:
     points = _of(lab.points, lab.max_points) if lab.points is not None else "no score yet"
+    points = "excused" if lab.is_excused else points
     blocks: list[Block] = [Heading(2, (f"{titles.lab(lab.number)} ({points})",))]
     if lab.has_override:
-        blocks.append(Paragraph((f"Your instructor set {number(lab.points or 0)} in place of the tests' "
-                                 f"{lab.computed_points}: {lab.override_reason}",), "note"))
+        blocks.append(Paragraph((f"Your instructor set {number(lab.points or 0)} points instead of the "
+                                 f"{number(lab.computed_points)} from the tests: {lab.override_reason}",), "note"))
+    if lab.steps:
+        blocks.append(Items(tuple((f"{step[:1].upper()}{step[1:]}.",) for step in lab.steps)))
     if lab.outcome is Outcome.GRADE_AGAIN and not lab.has_override:
         blocks.append(Paragraph((NOT_YET,), "note"))
     if lab.reason and lab.outcome is not Outcome.GRADE_AGAIN:
         blocks.append(Paragraph((lab.reason,), "note"))
+    blocks += _comment(lab.comment)
+    blocks += _score(lab, titles)
     if lab.outcome is Outcome.GRADED:
         blocks += _tests(lab, titles)
     return blocks
 
 
+def _score(lab: SeenLab, titles: Titles) -> list[Block]:
+    """Show the score of an open lab, and how to find it on the class's board."""
+    settings = titles.scores.get(lab.number)
+    if settings is None or lab.score is None:
+        return []
+    line: Line = ("Your score: ", strong(settings.text(lab.score)), f" ({settings.meaning}). ")
+    if not lab.score_counts:
+        return [Paragraph((*line, "It counts, on the class's board too, once all tests pass that are not "
+                                   "steps of the score."))]
+    return [Paragraph((*line, "On a class's board without names, your row is ", code(lab.alias), "."))]
+
+
+def _comment(text: str) -> list[Block]:
+    """Show an instructor's comment, a paragraph per line."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    return [Paragraph((strong("Your instructor's comment:"),), "note"),
+            *(Paragraph((line,), "note") for line in lines)] if lines else []
+
+
 def _tests(lab: SeenLab, titles: Titles) -> list[Block]:
     """Show what to do first, then the failed tests in the order of the tasks, then the hidden ones."""
     if lab.broken:
-        return [Paragraph(("No test could run. Mend this first:",)), Verbatim(lab.broken), *_hidden(lab)]
+        return [Paragraph(("No test could run. Fix this first:",)), Verbatim(lab.broken), *_hidden(lab)]
     shown = [test for test in lab.tests if not test.is_hidden]
     blocks: list[Block] = []
     if lab.first_task is not None:
         of_first = [test for test in lab.failed if test.task == lab.first_task]
-        verb = "Write" if all(test.is_to_do for test in of_first) else "Mend"
-        blocks += [Paragraph((strong(f"{verb} task {lab.first_task} first"), "; later tasks often fail because of "
-                              "earlier ones.")),
+        verb = "Write" if all(test.is_to_do for test in of_first) else "Fix"
+        blocks += [Paragraph((strong(f"{verb} task {lab.first_task} first"), ": a later task often fails because of "
+                              "an earlier one.")),
                    Paragraph((code(f"course test {lab.number} --task {lab.first_task}"), " runs its tests, ",
                               code(f"course hint {lab.number} --task {lab.first_task}"), " gives a nudge."))]
     elif shown and not lab.failed:
@@ -123,7 +151,7 @@ def _task(title: str, tests: list[SeenTest], is_first: bool) -> list[Block]:
     worth = sum(test.points or 0 for test in tests)
     if not failed:
         return [Paragraph((good("✓ "), f"{title}: all {_count(len(tests), 'test')}, {_count(worth, 'point')}."))]
-    blocks: list[Block] = [Heading(3, (f"{title}: {earned} of {_count(worth, 'point')}",))]
+    blocks: list[Block] = [Heading(3, (f"{title}: {number(earned)} of {_count(worth, 'point')}",))]
     for message, same in _by_message(failed):
         blocks += _told(message, same)
         blocks += _printed(same) if is_first else []
@@ -149,7 +177,7 @@ def _told(message: str, tests: list[SeenTest]) -> list[Block]:
 
 def _printed(tests: list[SeenTest]) -> list[Block]:
     """Return the output of the first of these tests that printed something."""
-    title = "It printed:" if len(tests) == 1 else "One of these printed:"
+    title = "Output of this test:" if len(tests) == 1 else "Output of one of these tests:"
     told: list[Block] = [Verbatim(test.printed, title) for test in tests if test.printed.strip() and not test.is_to_do]
     return told[:1]
 
@@ -160,13 +188,13 @@ def _hidden(lab: SeenLab) -> list[Block]:
     return [Heading(3, ("Hidden tests",)), Items(tuple((f"{test.sentence}. {HIDDEN}",) for test in lab.hidden))]
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+def _count(count: Exact, noun: str) -> str:
+    return f"{number(count)} {noun}" + ("" if count == 1 else "s")
 
 
-def _of(points: float, max_points: int) -> str:
+def _of(points: Points, max_points: Exact) -> str:
     return f"{number(points)} of {_count(max_points, 'point')}"
 
 
-def _number(points: float | None) -> str:
+def _number(points: Points | None) -> str:
     return "–" if points is None else number(points)

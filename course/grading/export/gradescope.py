@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from course.core.result import Outcome, Provenance, StudentResult
+from course.core.result import Outcome, Points, Provenance, StudentResult, to_cents
 from course.grading.export import output_files
 from course.grading.export.escape import number
 from course.grading.export.student_view import HIDDEN, NOT_YET, SeenLab, SeenStudent, SeenTest, seen_by
@@ -35,7 +36,7 @@ def gradescope_results(student: SeenStudent, provenance: Provenance, titles: Tit
     tests = [_case(lab, test, titles) for lab in student.labs for test in lab.tests if lab.outcome is Outcome.GRADED]
     tests += [_grade_again(lab) for lab in student.labs if lab.points is None]
     return {
-        "score": student.points or 0,
+        "score": _json(student.points or 0),
         "execution_time": round(sum(lab.wall_s for lab in student.labs)),
         "output": "\n".join(_output(student)),
         "output_format": "text",
@@ -54,32 +55,46 @@ def _case(lab: SeenLab, test: SeenTest, titles: Titles) -> dict[str, Any]:
     name = f"{lab.number} {test.sentence}"
     if test.is_hidden:
         return {"name": name, "output": HIDDEN, "visibility": "visible"}
-    output = test.message + (f"\n\nIt printed:\n{test.printed}" if test.printed.strip() else "")
+    output = test.message + (f"\n\nOutput of this test:\n{test.printed}" if test.printed.strip() else "")
     return {"name": f"{name} ({titles.task(lab.number, test.task)})" if test.task else name,
-            "score": test.points if test.passed else 0, "max_score": test.points,
+            "score": _json(test.points or 0) if test.passed else 0, "max_score": _json(test.points or 0),
             "status": "passed" if test.passed else "failed", "output": output, "visibility": "visible",
             "tags": [f"lab {lab.number}", *([f"task {test.task}"] if test.task else [])]}
 
 
 def _grade_again(lab: SeenLab) -> dict[str, Any]:
     return {"name": f"Grade again: lab {lab.number}", "status": "failed", "visibility": "hidden",
-            "output": lab.reason or "The grader could not come to a result."}
+            "output": lab.reason or "The grader did not reach a result."}
+
+
+def _json(points: Points) -> float:
+    """Return the points as a number of JSON: a whole number if they are whole, else two decimals."""
+    if not isinstance(points, Fraction):
+        return points
+    cents = to_cents(points)
+    return cents.numerator if cents.denominator == 1 else float(cents)
 
 
 def _output(student: SeenStudent) -> list[str]:
     lines = [NOT_YET] if student.points is None else []
-    lines += student.notes
+    lines += [*student.notes, *_comment("Your instructor's comment", student.comment)]
     for lab in student.labs:
+        lines += _comment(f"Lab {lab.number}: your instructor's comment", lab.comment)
         if lab.outcome is Outcome.MISSING and not lab.has_override:
             lines.append(f"Lab {lab.number} was not handed in.")
         if lab.reason and lab.outcome is not Outcome.GRADE_AGAIN:
             lines.append(f"Lab {lab.number}: {lab.reason}")
         if lab.has_override:
-            lines.append(f"Lab {lab.number}: your instructor set {number(lab.points or 0)} points in place of the "
-                         f"tests' {lab.computed_points}: {lab.override_reason}")
+            lines.append(f"Lab {lab.number}: your instructor set {number(lab.points or 0)} points instead of the "
+                         f"{number(lab.computed_points)} from the tests: {lab.override_reason}")
+        lines += [f"Lab {lab.number}: {step}." for step in lab.steps]
         if lab.broken:
             lines.append(f"Lab {lab.number}: no test could run. {lab.broken}")
         elif lab.first_task is not None:
-            lines.append(f"Lab {lab.number}: mend task {lab.first_task} first. A nudge: course hint {lab.number} "
+            lines.append(f"Lab {lab.number}: fix task {lab.first_task} first. A nudge: course hint {lab.number} "
                          f"--task {lab.first_task}")
     return lines
+
+
+def _comment(title: str, text: str) -> list[str]:
+    return [f"{title}: {text}"] if text else []

@@ -35,7 +35,7 @@ def _svg(counts: list[int]) -> str:
     style = 'font-family="system-ui,sans-serif" font-size="13"'
     return (f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="'
             f'{html_text(_said(counts))}" {style}>{line}{"".join(parts)}</svg>'
-            '<p class="small">Files by per cent of the points.</p>')
+            '<p class="small">Number of files by percentage of the points.</p>')
 
 
 def _plain(counts: list[int]) -> str:
@@ -45,5 +45,5 @@ def _plain(counts: list[int]) -> str:
 
 
 def _said(counts: list[int]) -> str:
-    return "Files by per cent of the points: " + ", ".join(f"{label} {count}" for label, count in zip(LABELS, counts)
-                                                           if count)
+    return "Number of files by percentage of the points: " + ", ".join(
+        f"{label} {count}" for label, count in zip(LABELS, counts) if count)

@@ -17,7 +17,7 @@ from course.grading.export.page import (
     Verbatim,
 )
 
-#: The colours of the course's pictures. (``mini_vllm.pictures.palette`` contains them too, but imports MLX.)
+#: The colours of the course's pictures. (``mini_vllm.pictures.palette`` also contains them, but imports MLX.)
 LIGHT = {"paper": "#ffffff", "ink": "#1c1c1c", "faint": "#5f6368", "grid": "#e4e4e4", "box": "#f6f7f8",
          "bar": "#5989ea", "alarm": "#c5221f", "good": "#1e7d43", "note": "#f3ecd2"}
 DARK = {"paper": "#16191d", "ink": "#eceff1", "faint": "#a9b0b7", "grid": "#30363d", "box": "#1f242a",

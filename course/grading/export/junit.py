@@ -47,13 +47,14 @@ def _suite(root: Xml.Element, student: SeenStudent, lab: SeenLab, provenance: Pr
 
 
 def _case(suite: Xml.Element, lab: SeenLab, test: SeenTest) -> None:
-    """Add the case of a test. The time of a single test is not known; the suite has the time of the lab."""
+    """Add the case of a test. Its time is CPU time; the suite has the wall-clock time of the lab. A hidden test has no
+    time, because the time could show whether it passed."""
     if test.is_hidden:
         add_skipped(add_case(suite, f"lab-{lab.number}", test.name), HIDDEN)
         return
     case = add_case(suite, f"lab-{lab.number}", test.name, {
-        "points": str(test.points or 0), "earned": str(test.points or 0) if test.passed else "0",
-        "task": "" if test.task is None else str(test.task), "lab": lab.number}.items())
+        "points": number(test.points or 0), "earned": number(test.points or 0) if test.passed else "0",
+        "task": "" if test.task is None else str(test.task), "lab": lab.number}.items(), test.cpu_s)
     if not test.passed:
         add_failure(case, test.message or lab.broken)
     if test.printed.strip():

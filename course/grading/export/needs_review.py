@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from course.core.result import LabResult, Outcome, Override, StudentResult
 from course.grading.export.escape import number, one_line
 from course.grading.export.page import Block, Heading, Items, Line, Paragraph, code
+from course.grading.export.student_view import points_of
 from course.grading.intake.unclear import Unclear
 
-_TO_DECIDE, _FURTHER = "To decide", "Further files"
+_TO_DECIDE, _FURTHER, _OTHER = "To decide", "Further files", "Graded files that look like another lab's"
 _REMARKS = {
-    "Flags": "Never scored. Look at the file before you draw a conclusion.",
-    _TO_DECIDE: "Not graded, because of a name: a student may lose points. If the guess is right, run its command "
-                "and grade again; or give the points in overrides.csv.",
-    _FURTHER: "Handed in with the others. They change no score."}
+    "Flags": "Flags do not change a score. Look at the file before you draw a conclusion.",
+    _TO_DECIDE: "These files were not graded, because it is not certain which student or lab they belong to, or which "
+                "of several files counts; or they were graded as one lab, look like another lab's, and may earn "
+                "nothing. A student may lose points. If the guess is right, follow the advice next to it and grade "
+                "again; otherwise set the points in overrides.csv.",
+    _OTHER: "They were graded as the lab in whose place they are.",
+    _FURTHER: "Files that were handed in along with the graded ones. They do not change a score."}
 #: The length of a command. A longer one can be found in unclear.json.
 _MAX_ADVICE = 600
 
@@ -34,7 +38,8 @@ def to_look_at(students: Sequence[StudentResult], unclear: Sequence[Unclear] = (
     """Return the blocks of the section, or nothing if there is nothing to look at."""
     blocks: list[Block] = []
     lists = {_TO_DECIDE: [_about(one) for one in unclear if one.is_open], **_lists(students),
-             _FURTHER: [_about(one) for one in unclear if not one.is_open]}
+             _OTHER: [_about(one) for one in unclear if not one.is_open and one.graded_as],
+             _FURTHER: [_about(one) for one in unclear if not one.is_open and not one.graded_as]}
     for title, lines in lists.items():
         if lines:
             remark = [Paragraph((_REMARKS[title],), "small")] if title in _REMARKS else []
@@ -47,18 +52,25 @@ def _lists(students: Sequence[StudentResult]) -> dict[str, list[Line]]:
              for lab, result in student.labs.items()]
     return {
         "To be graded again": [
-            file.about(file.result.reason or "no reason was given") for file in files
-            if file.result.outcome is Outcome.GRADE_AGAIN and file.override is None],
+            file.about(file.result.reason or ("no reason was given" if file.result.outcome is Outcome.GRADE_AGAIN
+                                              else "another attempt must be graded again"))
+            for file in files if points_of(file.student, file.result.lab) is None],
         "Flags": [file.about("; ".join(file.result.flags)) for file in files if file.result.flags],
+        "Late": [file.about(f"{mark.late}, {number(mark.penalty)} points off") for file in files
+                 if (mark := file.student.marks.get(file.result.lab)) is not None and mark.late
+                 and file.override is None],
+        "Excused": [file.about("counts neither in the points nor in the maximum") for file in files
+                    if (mark := file.student.marks.get(file.result.lab)) is not None and mark.is_excused],
         "Could not be read": [
             file.about(file.result.reason) for file in files if file.result.outcome is Outcome.UNREADABLE],
         "Remarks on graded files": [
             file.about(file.result.reason) for file in files
             if file.result.outcome is Outcome.GRADED and file.result.reason],
         "Overrides": [
-            file.about(f"{number(file.override.points)} in place of {file.result.points}: {file.override.reason}")
+            file.about(f"{number(file.override.points)} points instead of {number(file.result.points)}: "
+                       f"{file.override.reason}")
             for file in files if file.override is not None],
-        "Handed in nothing": [(_who(student),) for student in students if not student.is_submitted],
+        "Handed in nothing": [(_who(student),) for student in students if student.lacks_all],
         "Notes": [(_who(student), ": ", one_line(note)) for student in students for note in student.notes],
     }
 

@@ -12,12 +12,12 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,79}")
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old or the new one. Every run writes all files, so they need not last."""
+    """Write a file so that a reader sees the old or the new one. A crash may lose it: every run writes all files."""
     write_whole(path, text.encode("utf-8"), is_lasting=False)
 
 
 def folder_name(student: str) -> str:
-    """Return the name of a student's folder: the id, or if that is no folder name, what is left of it and a hash."""
+    """Return the name of a student's folder: the id if it can be one, else its valid part and a hash."""
     if _PLAIN_NAME.fullmatch(student) and not student.endswith("."):
         return student
     left = re.sub(r"[^A-Za-z0-9]+", "-", student).strip("-")[:40]

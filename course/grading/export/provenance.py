@@ -19,5 +19,5 @@ def small_print(provenance: Provenance, labs: tuple[str, ...]) -> Paragraph:
 
 def not_defended(provenance: Provenance) -> Block:
     if not provenance.not_defended:
-        return Paragraph((f"The sandbox ({provenance.sandbox}) names nothing that it leaves open.",))
+        return Paragraph((f"The sandbox ({provenance.sandbox}) reports no gaps.",))
     return Items(tuple((one_line(sentence),) for sentence in provenance.not_defended))

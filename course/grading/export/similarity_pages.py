@@ -11,10 +11,10 @@ from course.grading.export.page import Beside, Block, Heading, Items, Page, Para
 from course.grading.export.titles import Titles, course_titles
 from course.grading.similarity.compare import Pair, Similarity
 
-WHAT_IT_IS = ("Never scored, and no proof: those who learn together write alike, and some bodies have one good shape. "
-              "Compared are the bodies that students write, without names of locals, comments and formatting; per cent "
-              "says how much of the shorter one is in the other, in runs of eight tokens that most of the class have "
-              "not.")
+WHAT_IT_IS = ("Similarity is never scored, and it is no proof: students who learn together write similar code, and "
+              "some bodies have only one good solution. The check compares the bodies that students write. It ignores "
+              "local names, comments and formatting, and runs of eight tokens that most of the class have. The "
+              "percentage is the part of the shorter body that is also in the other one.")
 
 
 def write_similarity(out: Path, found: Sequence[Similarity]) -> None:
@@ -33,16 +33,19 @@ def similarity_page(found: Sequence[Similarity], titles: Titles) -> Page:
 
 def _lab(found: Similarity, titles: Titles) -> list[Block]:
     files = f"{found.num_compared} file{'' if found.num_compared == 1 else 's'} compared"
+    groups = f" Left out: {found.num_in_groups} pair{'' if found.num_in_groups == 1 else 's'} within a group." \
+        if found.num_in_groups else ""
     blocks: list[Block] = [Heading(2, (titles.lab(found.lab),))]
     if not found.pairs:
-        blocks.append(Paragraph((f"{files}, with each other and with the reference: none are much alike.",)))
+        blocks.append(Paragraph((f"{files}, with each other and with the reference: no two are very "
+                                 f"similar.{groups}",)))
     else:
         num_more = found.num_alike - len(found.pairs)
-        more = f" {num_more} more pairs are alike; the most alike are shown." if num_more else ""
+        more = f" Only the most similar pairs are shown; {num_more} more are similar." if num_more else ""
         rows = tuple(((f"{100 * pair.ratio:.0f} %",), (one_line(pair.first),), (one_line(pair.second),)) for pair
                      in found.pairs)
-        blocks += [Paragraph((f"{files}.{more}",)),
-                   Table(("alike", "one", "other"), rows, frozenset({0}))]
+        blocks += [Paragraph((f"{files}.{groups}{more}",)),
+                   Table(("similarity", "one file", "other file"), rows, frozenset({0}))]
     for title, reasons in (("Bodies left out", found.left_out), ("Files not compared", found.not_compared)):
         if reasons:
             blocks += [Heading(3, (title,)), Items(tuple((f"{one_line(name)}: {one_line(reason)}",)
@@ -59,5 +62,5 @@ def _pair(pair: Pair) -> list[Block]:
         blocks.append(Beside(Verbatim(clean(body.first_text), f"{first}: {body.name}, {100 * body.ratio:.0f} %"),
                              Verbatim(clean(body.second_text), f"{second}: {body.name}")))
     if not pair.bodies:
-        blocks.append(Paragraph(("Alike in pieces, in no body as a whole.",)))
+        blocks.append(Paragraph(("Parts are similar, but no whole body is.",)))
     return blocks

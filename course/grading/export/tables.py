@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timezone
+from fractions import Fraction
 from pathlib import Path
 
-from course.core.result import Provenance, StudentResult
+from course.core.result import Exact, Mark, Points, Provenance, StudentResult
 from course.grading.export import output_files
 from course.grading.export.escape import csv_table
-from course.grading.export.student_view import points_of
+from course.grading.export.student_view import points_of, total_of
 from course.grading.export.titles import course_titles
 
-Cell = str | float | None
+Cell = str | Points | None
 
 #: The columns of each lab, after its number: ``2.1 points``.
 OF_LAB = ("points", "max", "computed", "override", "override_reason", "outcome", "reason", "flags")
+#: More columns of each lab if there is a gradebook.
+OF_BOOK = ("submitted", "deadline", "late", "penalty", "attempt", "how")
+#: The last column of a lab that has a score.
+SCORE = "score"
 NBGRADER = ("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email", "raw_score",
             "late_submission_penalty", "score", "max_score")
 CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
@@ -27,15 +33,9 @@ def lab_numbers(students: Sequence[StudentResult]) -> list[str]:
                                                for part in number.split(".")])
 
 
-def max_points(students: Sequence[StudentResult], number: str) -> int:
+def max_points(students: Sequence[StudentResult], number: str) -> Exact:
     """Return the maximum points of a lab. A result that broke off early may not know them, so the largest counts."""
-    return max((student.labs[number].max_points for student in students if number in student.labs), default=0)
-
-
-def total(student: StudentResult) -> float | None:
-    """Return the total; None while a lab must be graded again, because a partial sum would look like the total."""
-    points = [points_of(student, number) for number in student.labs]
-    return None if None in points else sum(value for value in points if value is not None)
+    return max((student.max_points_of(number) for student in students if number in student.labs), default=0)
 
 
 class Grades:
@@ -44,31 +44,51 @@ class Grades:
     name = "grades.csv"
 
     def write(self, out: Path, students: Sequence[StudentResult], provenance: Provenance) -> None:
-        numbers = lab_numbers(students)
-        head = ["student", "name", "submitted", *(f"{number} {what}" for number in numbers for what in OF_LAB), "total",
-                "max", "percent", "notes", "commit", "sandbox", "network"]
-        worth = {number: max_points(students, number) for number in numbers}
-        rows = [self._row(student, worth, provenance) for student in students]
-        output_files.write(out / self.name, csv_table([head, *rows]))
+        output_files.write(out / self.name, self.text(students, provenance))
 
-    def _row(self, student: StudentResult, worth: dict[str, int], provenance: Provenance) -> list[Cell]:
+    def text(self, students: Sequence[StudentResult], provenance: Provenance) -> str:
+        numbers, scored = lab_numbers(students), course_titles().scores.keys()
+        comment = ["comment"] if any(student.comment or student.comments for student in students) else []
+        of_lab = [*OF_LAB, *(OF_BOOK if any(student.marks for student in students) else ()), *comment]
+        columns = [(number, what) for number in numbers for what in (*of_lab, *([SCORE] * (number in scored)))]
+        head = ["student", "name", "submitted", *(f"{number} {what}" for number, what in columns), "total", "max",
+                "percent", "notes", "commit", "sandbox", "network", *comment]
+        worth = {number: max_points(students, number) for number in numbers}
+        rows = [[*self._row(student, worth, provenance, columns), *([student.comment] if comment else [])]
+                for student in students]
+        return csv_table([head, *rows])
+
+    def _row(self, student: StudentResult, worth: dict[str, Exact], provenance: Provenance,
+             columns: Sequence[tuple[str, str]]) -> list[Cell]:
+        cells = {number: self._of_lab(student, number, worth[number]) for number in worth}
         row: list[Cell] = [student.student, student.name, "yes" if student.is_submitted else "no"]
-        for number in worth:
-            row += self._of_lab(student, number, worth[number])
-        points, most = total(student), sum(worth[number] for number in student.labs)
+        row += [cells[number].get(what) for number, what in columns]
+        most = sum(student.marks[number].max_points if number in student.marks else worth[number]
+                   for number in student.labs)
+        points = total_of(student)
         percent = 100 * points / most if points is not None and most else None
         sandboxes = {lab.sandbox for lab in student.labs.values() if lab.sandbox} or {provenance.sandbox}
         networks = {lab.has_network for lab in student.labs.values() if lab.sandbox} or {provenance.has_network}
         return [*row, points, most, percent, " | ".join(student.notes), provenance.commit,
                 ", ".join(sorted(sandboxes)), "in reach" if True in networks else "out of reach"]
 
-    def _of_lab(self, student: StudentResult, number: str, worth: int) -> list[Cell]:
+    def _of_lab(self, student: StudentResult, number: str, worth: Exact) -> dict[str, Cell]:
+        """Return the cells by the names of their columns."""
         lab, override = student.labs.get(number), student.overrides.get(number)
         if lab is None:
-            return [None] * len(OF_LAB)
+            return {}
         by_hand = (override.points, override.reason) if override else (None, "")
-        return [points_of(student, number), worth, lab.points if lab.tests else None, *by_hand, lab.outcome.value,
-                lab.reason, " | ".join(lab.flags)]
+        cells: dict[str, Cell] = dict(zip(OF_LAB, (
+            points_of(student, number), worth, lab.points if lab.tests else None, *by_hand, lab.outcome.value,
+            lab.reason, " | ".join(lab.flags))))
+        cells["comment"] = student.comments.get(number, "")
+        cells[SCORE] = lab.score
+        mark = student.marks.get(number)
+        if mark is None:
+            return cells
+        return {**cells, **dict(zip(OF_BOOK, (
+            _moment(mark.submitted), _moment(mark.deadline), mark.late, mark.penalty, mark.attempt,
+            " | ".join(mark.steps)))), "points": None if mark.is_excused else mark.points, "max": mark.max_points}
 
 
 class Nbgrader:
@@ -83,9 +103,11 @@ class Nbgrader:
             for student in students:
                 if number in student.labs:
                     first, _, last = student.name.rpartition(" ")
-                    points = points_of(student, number)
-                    raw = student.labs[number].points if points is not None else None
-                    rows.append([f"lab-{number}", "", "", student.student, last, first, "", raw, 0, points, worth])
+                    mark = student.marks.get(number, Mark(None, Fraction(0)))
+                    points = None if mark.is_excused else points_of(student, number)
+                    raw = mark.raw if number in student.marks else student.labs[number].points
+                    rows.append([f"lab-{number}", _in_utc(mark.due), _in_utc(mark.submitted), student.student, last,
+                                 first, "", raw if points is not None else None, mark.penalty, points, worth])
         output_files.write(out / self.name, csv_table(rows))
 
 
@@ -101,6 +123,21 @@ class Canvas:
                                       ("Points Possible", "", "", "", "",
                                        *(max_points(students, number) for number in numbers))]
         for student in students:
-            points = [points_of(student, number) if number in student.labs else None for number in numbers]
-            rows.append([student.name or student.student, "", student.student, student.student, "", *points])
+            cells = [self._of_lab(student, number) if number in student.labs else None for number in numbers]
+            rows.append([student.name or student.student, "", student.student, student.student, "", *cells])
         output_files.write(out / self.name, csv_table(rows))
+
+    def _of_lab(self, student: StudentResult, number: str) -> Cell:
+        """Return the points, or ``EX``, which Canvas reads as excused."""
+        is_excused = number in student.marks and student.marks[number].is_excused
+        return "EX" if is_excused else points_of(student, number)
+
+
+def _moment(moment: datetime | None) -> str:
+    """Write a time with its offset: ``2026-10-12 23:59:00+02:00``."""
+    return "" if moment is None else moment.isoformat(" ", "seconds")
+
+
+def _in_utc(moment: datetime | None) -> str:
+    """Write a time as nbgrader does: in UTC, without an offset."""
+    return "" if moment is None else f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"

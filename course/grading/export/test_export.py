@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,10 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from course.core.failure_messages import BROKEN_FILE
-from course.core.result import LabResult, Outcome, StudentResult
+from course.core.result import LabResult, Mark, Outcome, Override, StudentResult
 from course.grading import export
 from course.grading.export import output_files, tables
-from course.grading.export.conftest import SECRET, a_lab, a_student, a_test
+from course.grading.export.class_report import ClassReport
+from course.grading.export.conftest import SECRET, a_lab, a_student, a_test, without_score
+from course.grading.export.student_view import alias_of
 from course.grading.export.test_text import NASTY, Tags
 from course.grading.intake.unclear import Kind, Unclear
 
@@ -73,7 +76,7 @@ def test_what_must_be_graded_again_has_no_number_anywhere(out):
     again = [test for test in results["tests"] if test["visibility"] == "hidden"]
     assert again == [{"name": "Grade again: lab 2.1", "status": "failed", "visibility": "hidden",
                       "output": "the machine was too busy"}]
-    assert "not a zero" in results["output"] and "busy" not in results["output"]
+    assert "does not mean zero" in results["output"] and "busy" not in results["output"]
 
 
 def test_an_override_counts_even_where_it_must_be_graded_again(tmp_path, students, provenance):
@@ -88,6 +91,55 @@ def test_canvas_has_the_row_of_points_and_only_columns_it_knows(out):
     assert rows[0]["Student"] == "Points Possible"
     assert {value for name, value in rows[0].items() if name.startswith("Lab")} == {"15"}
     assert list(rows[0])[:5] == list(tables.CANVAS) and all(row["ID"] == "" for row in rows)
+
+
+# ---- open labs
+
+
+def an_open_lab(passes=True, score=64.938, **more):
+    tests = (a_test("test_task_3_every_answer_is_legal", score=score), a_test("test_task_3_half", passed=passes))
+    return LabResult("3.5", Outcome.GRADED, tests, file_sha256="ab" * 32, sandbox="landlock", **more)
+
+
+def test_a_score_counts_without_its_steps(tmp_path, provenance):
+    lab = an_open_lab(passes=False)
+    steps = replace(lab, tests=(lab.tests[0], replace(lab.tests[1], is_step=True)))
+    assert (lab.score, steps.score) == (None, 64.938) and LabResult.from_json(steps.to_json()) == steps
+
+
+def test_a_score_counts_if_every_test_passes_and_is_in_the_table_and_the_feedback(tmp_path, provenance):
+    anna, ben = a_student("anna", an_open_lab()), a_student("ben", an_open_lab(passes=False))
+    cora = a_student("cora", an_open_lab(score=None), overrides={"3.5": Override(4, "by hand")})
+    assert export.write_all(tmp_path, [anna, ben, cora], provenance) == []
+    assert [row["3.5 score"] for row in rows_of(tmp_path / "grades.csv")] == ["64.94", "", ""]
+    pages = [of_student(tmp_path, name, "feedback.md") for name in ("anna", "ben", "cora")]
+    told = "Your score: **64.9** (the naive policy scores 0, the optimum 100). "
+    alias = alias_of("ab" * 32)
+    assert f"{told}On a class's board without names, your row is `{alias}`." in pages[0].replace("\\", "")
+    later = "It counts, on the class's board too, once all tests pass that are not steps of the score."
+    assert f"{told}{later}" in pages[1] and alias not in pages[1]
+    assert "Your score" not in pages[2]
+
+
+def test_only_a_graded_file_has_a_score_and_a_hidden_test_keeps_none():
+    lab = an_open_lab()
+    assert (lab.score, lab.kept_score) == (64.938, 64.938) and LabResult.from_json(lab.to_json()) == lab
+    assert replace(lab, outcome=Outcome.GRADE_AGAIN).kept_score is None
+    failed = replace(lab, tests=(replace(lab.tests[0], passed=False), *lab.tests[1:]))
+    assert failed.kept_score is None
+    hidden = a_test("test_stress", is_hidden=True)
+    assert replace(lab, tests=(*lab.tests, replace(hidden, passed=False))).score is None
+    assert replace(lab, tests=(replace(hidden, score=1.0), *lab.tests[1:])).kept_score is None
+
+
+def test_a_result_from_before_there_were_scores_can_be_read():
+    fields = an_open_lab().to_json()
+    for test in fields["tests"]:
+        del test["score"]
+    assert LabResult.from_json(fields).score is None
+
+
+# ---- what students see
 
 
 @pytest.mark.parametrize("name", FOR_STUDENTS)
@@ -117,6 +169,9 @@ def test_junit_has_one_case_a_test_with_its_points(out):
     assert [suite.get(name) for name in ("tests", "failures", "skipped", "time")] == ["4", "2", "1", "1.500"]
     case = suite.find("testcase[@name='test_task_2_remove_keeps_order']")
     assert case.get("classname") == "lab-2.1" and case.find("failure").get("message").startswith("remove(2) left")
+    assert {node.get("name"): node.get("time") for node in suite.iter("testcase")} == {
+        "test_task_1_append_links_both_ways": "0.250", "test_task_2_remove_keeps_order": "0",
+        "test_task_3_popleft_takes_the_oldest": "0", "test_stress_under_load": "0"}  # not told, and not known: 0
     properties = {node.get("name"): node.get("value") for node in case.iter("property")}
     assert properties == {"points": "3", "earned": "0", "task": "2", "lab": "2.1"}
     cora = ElementTree.fromstring(of_student(out, "cora", "junit.xml"))
@@ -125,12 +180,34 @@ def test_junit_has_one_case_a_test_with_its_points(out):
 
 def test_feedback_says_what_to_mend_first(out):
     text = of_student(out, "ben", "feedback.md")
-    assert "**Mend task 2 first**" in text and "`course hint 2.1 --task 2`" in text
+    assert "**Fix task 2 first**" in text and "`course hint 2.1 --task 2`" in text
     assert text.index("remove(2) left") < text.index("still to do: Task 3: popleft")
     assert "✓ Task 1" in text and "conftest.py was left out" in text and "abc1234" in text
-    assert "in place of the tests' 4: shown in the oral exam" in of_student(out, "finn", "feedback.md")
+    assert "instead of the 4 from the tests: shown in the oral exam" in of_student(out, "finn", "feedback.md")
     assert "Every test that you can see passes." in of_student(out, "anna", "feedback.md")
     assert "a canary passed" not in "".join(of_student(out, "finn", name) for name in FOR_STUDENTS)
+
+
+COMMENT = "Well *done*, <b>Ann</b>.\n\nSee \x1b[31mtask 2 | `x`"
+
+
+def test_an_instructors_comments_are_above_the_tests(tmp_path, provenance):
+    missing = without_score(a_lab("2.2"), Outcome.MISSING)
+    student = a_student("ann", a_lab(half=True), missing, comments={"2.1": COMMENT, "2.2": "Hand it in."},
+                        comment="A good start.")
+    assert export.write_all(tmp_path, [student, a_student("bob", a_lab())], provenance) == []
+    text = of_student(tmp_path, "ann", "feedback.md")
+    assert "> **Your instructor's comment:**\n\n> A good start." in text
+    assert "> Well \\*done\\*, \\<b\\>Ann\\</b\\>.\n\n> See task 2 \\| \\`x\\`\n" in text
+    assert text.index("A good start") < text.index("Well") < text.index("Fix task 2 first") < text.index("Hand it in")
+    page = of_student(tmp_path, "ann", "feedback.html")
+    assert '<p class="note">Well *done*, &lt;b&gt;Ann&lt;/b&gt;.</p>' in page and "<b>" not in page
+    output = json.loads(of_student(tmp_path, "ann", "results.json"))["output"].split("\n")
+    assert output[:2] == ["Your instructor's comment: A good start.",
+                          "Lab 2.1: your instructor's comment: Well *done*, <b>Ann</b>."]
+    assert "See task 2 | `x`" in output and "Lab 2.2: your instructor's comment: Hand it in." in output
+    for name in ("feedback.md", "feedback.html", "results.json"):
+        assert "comment" not in of_student(tmp_path, "bob", name)
 
 
 def test_feedback_tells_a_broken_file_once(tmp_path, provenance):
@@ -145,11 +222,34 @@ def test_feedback_tells_a_broken_file_once(tmp_path, provenance):
 def test_the_report_names_what_needs_a_person(out):
     text = (out / "report.md").read_text(encoding="utf-8")
     for part in ("To be graded again (1)", "the machine was too busy", "Flags (1)", "a canary passed",
-                 "Could not be read (1)", "Handed in nothing (1)", "Eve Example (eve)", "40 files a minute",
+                 "Could not be read (1)", "Handed in nothing (1)", "Eve Example (eve)", "40 files per minute",
                  "A file may burn all of its CPU time.", "remove keeps order",
-                 "stress under load (hidden)", "abc1234", "12.5 in place of 4"):
+                 "stress under load (hidden)", "abc1234", "12.5 points instead of 4"):
         assert part in text, part
     assert "<svg" in (out / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_numbers_of_the_report_are_of_files(tmp_path, provenance):
+    """Check two graded students, one who has only an override, and two who are excused, one of them with a file."""
+    def a_row(student, points, outcome=Outcome.GRADED, is_excused=False, **more):
+        points = Fraction(points)
+        tests = (a_test("test_task_1_a", 100, False),)
+        return StudentResult(student, labs={"2.1": LabResult("2.1", outcome, tests)}, is_submitted=outcome is
+                             Outcome.GRADED, marks={"2.1": Mark(points, Fraction(100), is_excused=is_excused)}, **more)
+
+    rows = [a_row("ann", "55.4"), a_row("bob", "55.5"), a_row("cy", 100, Outcome.MISSING,
+                                                              overrides={"2.1": Override(100, "oral exam")}),
+            a_row("dan", 0, Outcome.MISSING, is_excused=True), a_row("eve", 0, is_excused=True)]
+    ClassReport().write(tmp_path, rows, provenance)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "| graded | missing | unreadable | grade again | excused | median | mean | of |" in text
+    # The mean of 55.4 and 55.5 is 55.45; a half is rounded up.
+    assert "| 3 | 1 | · | · | 1 | 55.45 | 55.5 | 100 |" in text
+    assert "50– %  ██████████████████████████████ 2" in text and "100 %  1" not in text
+    assert "1 student handed in nothing" in text
+    rows = [replace(row, marks={}) for row in rows]
+    ClassReport().write(tmp_path, rows, provenance)
+    assert "excused |" not in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["report.html", "students/ben/feedback.html"])
@@ -244,7 +344,8 @@ UNCLEAR = [
     Unclear("ann/lab 21 <b>.py", Kind.MISNAMED, "lab 21 <b>.py is not graded.",
             "mv -n -- 'ann/lab 21 <b>.py' ann/2.1.py", "ann", "2.1"),
     Unclear("new\nline\x1b[2J", Kind.NAME, "It has '\\n'.", "mv -n -- $'new\\x0aline' new-line"),
-    Unclear("\udcff", Kind.UNKNOWN, "? is not on the roster.", is_open=False)]
+    Unclear("\udcff", Kind.UNKNOWN, "? is not on the roster.", is_open=False),
+    Unclear("ben/starter.py", Kind.WRONG_LAB, "It looks like lab 2.2.", "", "ben", "2.2", False, "2.1")]
 
 
 def test_unclear_files_are_in_the_report_and_in_a_list_that_validates(tmp_path, students, provenance):
@@ -256,16 +357,19 @@ def test_unclear_files_are_in_the_report_and_in_a_list_that_validates(tmp_path, 
     assert kinds == [kind.value for kind in Kind]
     text = (tmp_path / "report.md").read_text()
     assert "To decide (2)" in text and "Further files (1)" in text
+    assert "Graded files that look like another lab's (1)" in text
     assert "misnamed (likely ann, lab 2.1)" in text and "`mv -n -- 'ann/lab 21 <b>.py' ann/2.1.py`" in text
     page = (tmp_path / "report.html").read_text()
     assert "<b>" not in page and "\x1b" not in page and "\x1b" not in text
 
 
 @pytest.mark.parametrize("name", ["grades.csv", "nbgrader.csv", "canvas.csv"])
-def test_tables_have_their_documented_columns(out, name):
-    with open(out / name, newline="", encoding="utf-8") as file:
+def test_tables_have_their_documented_columns(tmp_path, provenance, name):
+    export.write_all(tmp_path, [a_student("anna", a_lab("2.1"), an_open_lab())], provenance)
+    with open(tmp_path / name, newline="", encoding="utf-8") as file:
         head = next(csv.reader(file))
-    columns = [name.replace("2.1", "LAB") for name in head if "2.2" not in name]
+    assert "2.1 score" not in head, "only labs with a score have the column"
+    columns = [name.replace("3.5", "LAB") for name in head if "2.1" not in name]
     if name == "canvas.csv":
         columns = [re.sub("^Lab LAB.*", "Lab LAB: TITLE", column) for column in columns]
     assert columns == documented(name)

@@ -1,4 +1,4 @@
-"""The titles of labs and their tasks, if the course is available."""
+"""The titles of labs and their tasks, and how open labs are scored, if the course is available."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from course.lab.hints import task_titles
 from course.lab.lab import LabError, discover
+from course.lab.score import ScoreSettings
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,8 @@ class Titles:
     labs: dict[str, str] = field(default_factory=dict)
     #: Lab → task → title.
     tasks: dict[str, dict[int, str]] = field(default_factory=dict)
+    #: Open lab → how it is scored.
+    scores: dict[str, ScoreSettings] = field(default_factory=dict)
 
     def lab(self, number: str) -> str:
         title = self.labs.get(number)
@@ -31,6 +34,8 @@ def course_titles() -> Titles:
     try:
         for lab in discover():
             titles.labs[lab.number] = lab.title
+            if lab.score is not None:
+                titles.scores[lab.number] = lab.score
             if lab.hints.is_file():
                 titles.tasks[lab.number] = task_titles(lab.hints.read_text(encoding="utf-8"))
     except (LabError, OSError):

@@ -72,8 +72,8 @@ def _run(run: TestsRun | RunHere, names: list[str]) -> Ended:
         if ended.why_died:
             ended.flags.append(f"the tests' own process ended early, twice: {first.why_died}; {ended.why_died}")
             if ended.has_begun:
-                ended.remark = ("The tests' own process ended twice before all tests had run, during a test of this "
-                                "file. What was earned until then counts.")
+                ended.remark = ("The tests' process ended twice before all tests had run, each time during a test of "
+                                "this file. Points earned until then count.")
             else:
                 ended.why_again = "The grader's own process ended early."
     return ended
@@ -86,11 +86,12 @@ def _run_again(run: TestsRun | RunHere, ended: Ended, limit_s: float) -> list[st
     if not near or ended.why_again:
         return []
     again = run.run(near)
-    return [f"{name} passed near its time limit, and not when it was run again"
+    return [f"{name} passed close to its time limit, and failed when it ran again"
             for name in near if not again.verdict(name).passed]
 
 
 def _result(test: GradedTest, ended: Ended, is_hidden: bool = False) -> TestResult:
     verdict = ended.verdict(test.name)
     return test.result(replace(verdict, message=verdict.message[:MAX_MESSAGE_CHARACTERS],
-                               printed=verdict.printed[:MAX_MESSAGE_CHARACTERS]), is_hidden)
+                               printed=verdict.printed[:MAX_MESSAGE_CHARACTERS]), is_hidden,
+                       round(ended.cpu_of_test_s[test.name], 3) if test.name in ended.cpu_of_test_s else None)

@@ -44,7 +44,7 @@ class FileRun:
         if not impl.path.exists():
             return self._ungraded(Outcome.MISSING, f"{impl.files} is missing.")
         if not impl.path.is_file():  # opening a FIFO would wait forever
-            return self._ungraded(Outcome.UNREADABLE, f"{impl.files} is no regular file.")
+            return self._ungraded(Outcome.UNREADABLE, f"{impl.files} is not a regular file.")
         run = RunHere(impl.lab, impl.label if impl.label in CHOICES else impl.path, self.time_limit_s)
         return grade(run, impl.lab, impl.path, self.time_limit_s, self.names)
 

@@ -24,7 +24,7 @@ def remark_on(lab: Lab, content: bytes) -> str:
     starter = shipped_starter(lab)
     text = content.decode("utf-8", errors="replace").replace("\r\n", "\n")
     if text.strip() in (starter.strip(), bare_starter(lab).strip()):
-        return "The file is as it was given out."
+        return "The file is the unchanged starter."
     found = _outline(content)
     if "error" in found:
         return f"The file does not parse: {found['error']}."

@@ -16,7 +16,7 @@ class RunHere:
     """The same as ``TestsRun``, but without a sandbox."""
 
     def __init__(self, lab: Lab, chosen: str | Path, time_limit_s: float) -> None:
-        """Take ``chosen`` as the value that ``--impl`` would have."""
+        """Prepare a run. ``chosen`` is a value for the option ``--impl``."""
         self._lab, self._chosen, self._time_limit_s = lab, chosen, time_limit_s
 
     def run(self, names: list[str]) -> Ended:

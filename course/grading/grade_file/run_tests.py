@@ -26,11 +26,12 @@ from course.grading.remote_lab.sandbox_files import SandboxSettings
 from course.grading.sandbox import Level
 from course.lab.lab import PROJECT_ROOT, Lab
 
-#: The time for pytest to start, or to start a sandbox. The allowed silence adds twice the longest test's time.
+#: The time for pytest to start, or to start a sandbox. A run is ended if it reports nothing for longer than this time
+#: plus twice the time of the longest test.
 STARTUP_S = 120.0
 #: Kinds of errors that an instructor should look at.
-FLAGGED = {"CanaryPassed": "a wrong solution passes beside this file: it meddles with how it is measured",
-           "ProtocolError": "what the file's process sent cannot be read: it does not play by the rules"}
+FLAGGED = {"CanaryPassed": "a wrong solution passes when this file is loaded: the file tampers with the measurement",
+           "ProtocolError": "the file's process sent an unreadable message: it breaks the protocol"}
 
 
 @dataclass
@@ -39,8 +40,10 @@ class Ended:
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
-    #: The CPU time of the file, in total and during the longest case of each test, where that is known.
+    #: The CPU time of the file: in total, and where that is known during all cases of each test and during the longest
+    #: one.
     cpu_s: float = 0.0
+    cpu_of_test_s: dict[str, float] = field(default_factory=dict)
     longest_s: dict[str, float] = field(default_factory=dict)
     #: Why there is no score; "" if there is one.
     why_again: str = ""
@@ -120,7 +123,7 @@ class TestsRun:
             wait_s = min(heard_s + silence_s, deadline) - time.monotonic()
             ready = select.select(sources, [], [], wait_s)[0] if wait_s > 0 else []
             if not ready:
-                ended.why_again = "The machine was too busy, or the file waits for something that never comes."
+                ended.why_again = "The machine was too busy, or the file waits for something that never happens."
                 return
             if broker.connection in ready and not broker.answer():
                 sources.remove(broker.connection)
@@ -140,13 +143,14 @@ class TestsRun:
         name = event["test"]
         verdict, cpu_s = Verdict.of(event), float(event["cpu_s"])
         ended.cpu_s += cpu_s
+        ended.cpu_of_test_s[name] = ended.cpu_of_test_s.get(name, 0.0) + cpu_s
         ended.longest_s[name] = max(ended.longest_s.get(name, 0.0), cpu_s)
         before = ended.verdicts.get(name)
         if before is None or before.passed:  # a parametrised test passes if all its cases pass
             ended.verdicts[name] = verdict
         if event["waited"]:
-            ended.why_again = (f"{name} was ended by the clock, having computed for {cpu_s:.1f} s: the machine "
-                               "was too busy, or the file waits for something that never comes.")
+            ended.why_again = (f"{name} hit the wall-clock limit after {cpu_s:.1f} s of CPU time: the machine "
+                               "was too busy, or the file waits for something that never happens.")
         if verdict.error in FLAGGED:
             ended.flags.append(FLAGGED[verdict.error])
 

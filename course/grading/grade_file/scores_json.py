@@ -4,7 +4,7 @@
     note          the same, in a sentence
     is_finished   whether the run reached its end; false while it runs, and after one that was stopped
     scores        for each thing under test: lab, impl (its label), file, points, max_points, num_tests, num_passed,
-                  num_not_run
+                  num_not_run, score (of an open lab, if it counts; else null)
     labs          for each of these, in the same order, all that is known: ``LabResult`` of ``course.core.result``
     provenance    what produced it: ``Provenance`` of the same module
 
@@ -28,7 +28,7 @@ from course.pytest_run.provenance import SandboxInfo, make_provenance
 from course.pytest_run.pytest_process import MAX_FILE_BYTES
 from course.pytest_run.targets import Impl
 
-NOTE = "in-process: a file that wants to can forge this; `course grade` does not trust it"
+NOTE = "in-process: a malicious file can forge this score; `course grade` does not accept it"
 NOT_DEFENDED = ("The file runs in the process that judges it, and can forge its verdicts.",
                 "It can read and write what the user can, and use the network.")
 
@@ -50,7 +50,8 @@ def write_scores(path: Path, results: Sequence[tuple[Impl, LabResult]], root: Pa
 def _score(impl: Impl, result: LabResult) -> dict[str, Any]:
     return {"lab": result.lab, "impl": impl.label, "file": impl.files, "points": result.points,
             "max_points": result.max_points, "num_tests": len(result.tests),
-            "num_passed": sum(test.passed for test in result.tests), "num_not_run": num_not_run_of(result.tests)}
+            "num_passed": sum(test.passed for test in result.tests), "num_not_run": num_not_run_of(result.tests),
+            "score": result.score}
 
 
 def _scrubbed(result: LabResult, root: Path) -> LabResult:

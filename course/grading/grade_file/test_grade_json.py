@@ -124,7 +124,7 @@ def test_two_files_of_one_name(project, lab1):
         lab1.starter.rename(project / name / "starter.py")
     code, output, report, xml = grade(project, str(lab1.folder), "--impl", "ana/starter.py", "--impl", "ben/starter.py")
     assert code == 1 and "lab 1.1 ben/starter: 2 of 3 tests, 3 of 6 points\n" in output
-    assert "out.json: in-process: a file that wants to can forge this; `course grade` does not trust it" in output
+    assert "out.json: in-process: a malicious file can forge this score; `course grade` does not accept it" in output
     assert report["trusted"] is True and report["is_finished"] is True and "forge" in report["note"]
     assert earned(report) == {("1.1", "ana/starter"): 6, ("1.1", "ben/starter"): 3}
     assert [score["file"] for score in report["scores"]] == ["ana/starter.py", "ben/starter.py"]
@@ -195,11 +195,11 @@ def test_after_the_first_failure_the_rest_is_not_run_and_the_run_not_finished(pr
 
 
 @pytest.mark.parametrize("arguments, complaint", [
-    ((), "--grade-json writes somebody's score: say whose, by --impl starter or --impl PATH"),
-    (("--impl", "starter", "--pdb"), "--grade-json runs each lab in a process of its own: leave --pdb out"),
+    ((), "--grade-json needs a file to grade: --impl starter or --impl PATH"),
+    (("--impl", "starter", "--pdb"), "--grade-json runs each lab in its own process: leave --pdb out"),
     (("--impl", "nobody.py"), "--impl nobody.py: not one of auto, starter, solution, engine, and there is no such"),
-    (("--impl", "notes"), "--impl notes: in this folder is neither a starter.py nor a phase-01-sums/labs/lab-01-adder/"
-                          "starter.py, as in a whole course"),
+    (("--impl", "notes"), "--impl notes: this folder contains no starter.py, and it is not a copy of the course: it "
+                          "does not contain phase-01-sums/labs/lab-01-adder/starter.py"),
 ])
 def test_what_cannot_be_graded_is_refused_and_leaves_no_old_score(project, arguments, complaint):
     (project / "notes").mkdir()
@@ -223,7 +223,7 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(project):
 def test_a_fifo_is_no_file(lab1, tmp_path):
     os.mkfifo(tmp_path / "ana.py")
     run = FileRun(Impl(lab1, "ana", tmp_path / "ana.py"), 1.0, names=NAMES[:1])
-    assert "is no regular file" in run.verdict(NAMES[0]).message and run.graded.outcome is Outcome.UNREADABLE
+    assert "is not a regular file" in run.verdict(NAMES[0]).message and run.graded.outcome is Outcome.UNREADABLE
 
 
 # ---- parts

@@ -29,6 +29,17 @@ text = b'["!",%d,[' % asked() + b"[]," * 15_000_000 + b"[]]]"
 peer()._wire._socket.sendall(struct.pack("!II", len(text), len(text)) + text)''')),
     Attack("colliding_keys", "sends a set whose members all share a hash", on_usage('''
 answer(["z", *(k * ((1 << 61) - 1) for k in range(1, 60_000))])''')),
+    Attack("endless_when_written", "returns a list that contains another twice, sixty levels deep", TALK + '''
+def _laughs(self):
+    items = ["ha" * 400_000]
+    for _ in range(60): items = [items, items]
+    return items
+BlockPool.get_usage = _laughs
+'''),
+    Attack("endless_argument", "raises an exception with such a list as its argument", on_usage('''
+value = ["l", 99_001, ["ha"]]
+for level in range(25): value = ["l", 99_003 + 2 * level, [value, ["m", 99_001 + 2 * level]]]
+answer(["i", ["builtins.ValueError"], ["t", value], "m", None], "x")''')),
     Attack("huge_integer", "sends an integer of a million digits", on_usage('''
 import struct
 text = b'["!",%d,' % asked() + b"9" * 1_000_000 + b"]"

@@ -22,14 +22,20 @@ TESTS = {
             "test_task_4_full_blocks_of_a_prompt_are_found", "test_task_5_hits_are_shared_not_copied"),
     "2.4": ("test_task_1_lowest_number_first_is_caught", "test_task_1_keeping_the_last_block_is_caught",
             "test_task_1_less_than_nothing_is_caught"),
+    "3.5": ("test_task_1_the_first_that_came_goes_first", "test_task_1_a_block_in_use_does_not_go",
+            "test_task_2_the_tail_of_a_request_goes_first",
+            "test_task_3_every_answer_is_legal_in_the_traces_of_the_score"),
     "4.1": ("test_task_1_a_request_that_came_waits", "test_task_1_an_id_in_use_is_refused",
-            "test_task_2_a_finished_request_gives_seat_and_blocks_back", "test_task_2_abort_of_nobody_is_none",
-            "test_task_3_whoever_decodes_computes_one_token",
+            "test_task_2_a_finished_request_gives_seat_and_blocks_back",
+            "test_task_2_abort_of_an_unknown_id_returns_none", "test_task_3_a_decoding_request_computes_one_token",
             "test_task_3_a_token_is_appended_only_where_one_was_sampled", "test_task_4_there_are_only_so_many_seats"),
     "5.1": ("test_task_1_positions_are_the_last_of_each_context", "test_task_3_copies_are_counted",
-            "test_task_6_a_prompt_is_computed_as_by_the_dense_model", "test_task_6_only_who_needs_logits_gets_them"),
-    "5.3": ("test_task_1_a_request_that_came_waits", "test_task_1_an_output_that_nobody_saw_is_something_to_tell",
+            "test_task_6_a_prompt_is_computed_as_by_the_dense_model",
+            "test_task_6_only_requests_that_need_logits_get_them"),
+    "5.3": ("test_task_1_a_request_that_came_waits", "test_task_1_an_unseen_output_still_has_to_be_reported",
             "test_task_2_every_prompt_gets_its_first_token", "test_task_3_the_last_token_of_max_tokens_is_the_last"),
+    "5.4": ("test_task_1_each_head_of_each_block_is_a_page",
+            "test_task_4_a_prompt_is_computed_as_by_the_dense_model"),
 }
 #: Additional tests for attacks on what is measured in the sandbox.
 TESTS_INSIDE = {"2.1": ("test_task_7_looking_for_what_is_not_there_leaves_nothing_behind",)}
@@ -49,11 +55,13 @@ _BREAKS = {
             ("                blocks.append(block)\n", "                break\n")),
     "2.4": (("    with pytest.raises(ValueError):\n        pool.get_new_blocks(-1)\n    # END TASK\n",
              "    # END TASK\n"),),
+    "3.5": (("        return self._queue.popitem(last=False)[0]\n", "        return self._queue.popitem()[0]\n"),),
     "4.1": (("        if request.request_id in self.requests:\n", "        if False:\n"),
             ("        return request\n        # END TASK", "        return request or self\n        # END TASK"),
             (" if request.num_sequences <= num_seats else 0\n", "\n")),
     "5.1": (("        self.num_copied_blocks += len(copies)\n", ""),),
     "5.3": (("        return bool(self.live.groups or self.unseen)\n", "        return bool(self.live.groups)\n"),),
+    "5.4": ((" else hidden[rows])\n        # END TASK", " else hidden[rows]) * 0\n        # END TASK"),),
 }
 
 

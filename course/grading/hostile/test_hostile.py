@@ -26,6 +26,8 @@ from course.test_forked import STAND_IN
 ALL = os.environ.get("HOSTILE") == "all"
 TIGHT = [level for level in (Level.BUBBLEWRAP, Level.NAMESPACES, Level.LANDLOCK) if why_not(level) is None]
 TIME_LIMIT_S = 2.0
+#: The score of lab 3.5 needs ten traces.
+TIME_LIMITS_S = {"3.5": 10.0}
 SECRET = "the-graders-secret"
 BY_NAME = {attack.name: attack for attack in ATTACKS}
 
@@ -55,7 +57,7 @@ class Course:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(grade, "_level", lambda wanted: level)
             patch.setenv("GRADER_SECRET", SECRET)
-            return grade.grade_file(lab, path, Settings(time_limit_s=TIME_LIMIT_S))
+            return grade.grade_file(lab, path, Settings(time_limit_s=TIME_LIMITS_S.get(lab.number, TIME_LIMIT_S)))
 
     def lab(self, attack):
         return (self.labs_inside if attack.is_inside else self.labs)[attack.lab]
@@ -89,12 +91,15 @@ def check(attack, result, base):
         inside = {test.name for test in result.tests if test.is_inside}
         gained, lost = gained - inside, lost - inside
     assert not gained, f"{attack.name}, which {attack.tries}, gained {sorted(gained)}"
+    assert result.kept_score in (base.kept_score, None), f"{attack.name} changed its score to {result.kept_score}"
+    assert result.score is None, "the base fails a test, so that its score does not count"
     assert result.max_points == base.max_points, "every test stands in the result, also those that did not run"
     told = json.dumps(result.to_json())
     assert SECRET not in told and "REACHED" not in told, f"{attack.name} tells what only the grader knows"
     if attack.earns is not Earns.AT_MOST_BASE:
         why = {test.name: test.message for test in result.tests if test.name in lost}
         assert not lost, f"{attack.name}, which {attack.tries}, cost its honest part: {why}"
+        assert result.kept_score == base.kept_score, f"{attack.name} lost the score of its honest part"
         assert result.outcome is Outcome.GRADED, (result.reason, result.flags)
     assert attack.flag in "".join(result.flags), f"{attack.name} was not flagged: {result.flags}"
 
@@ -142,6 +147,15 @@ def test_forgeries_in_the_file_gain_nothing(course, level):
     check(FORGERIES, course.attack(FORGERIES, level), course.base(course.labs["2.1"], level))
 
 
+def test_a_score_cannot_be_falsified(course):
+    level, lab = TIGHT[0] if TIGHT else Level.PLAIN, course.labs["3.5"]
+    base = course.base(lab, level)
+    assert (base.points, base.score, round(base.kept_score or 0, 1)) == (5, None, 64.9)
+    both = together([BY_NAME["prints_a_score"], BY_NAME["patches_the_score"]])
+    for attack in (both, BY_NAME["blocks_equal_to_everything"]):
+        check(attack, course.attack(attack, level), base)
+
+
 @pytest.mark.skipif(not TIGHT, reason="this machine offers no sandbox")
 def test_what_reaches_out_of_its_process_gains_nothing_and_harms_nobody(course):
     base = course.base(course.labs["2.1"], TIGHT[0])
@@ -150,7 +164,7 @@ def test_what_reaches_out_of_its_process_gains_nothing_and_harms_nobody(course):
     assert passed(after) == passed(base)
 
 
-@pytest.mark.parametrize("name", ["colliding_keys", "computes_in_the_grader"])
+@pytest.mark.parametrize("name", ["colliding_keys", "computes_in_the_grader", "endless_when_written"])
 def test_bytes_that_no_honest_file_sends_cost_their_sender_only(course, name):
     level = TIGHT[0] if TIGHT else Level.PLAIN
     check(BY_NAME[name], course.attack(BY_NAME[name], level), course.base(course.labs["2.1"], level))

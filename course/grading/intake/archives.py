@@ -66,7 +66,7 @@ def read_archive(name: str, content: bytes, budget: Budget) -> list[Member]:
     except (TimeLimitExceeded, MemoryError):
         raise Refused(f"{name} is an archive that takes too long to read.") from None
     except Exception as error:  # a damaged or made-up archive may raise anything
-        raise Refused(f"{name} is a damaged archive, or none at all ({type(error).__name__}).") from None
+        raise Refused(f"{name} is a damaged archive, or not an archive ({type(error).__name__}).") from None
 
 
 def _read_zip(name: str, content: bytes, budget: Budget) -> Iterator[Member]:
@@ -86,7 +86,7 @@ def _read_zip(name: str, content: bytes, budget: Budget) -> Iterator[Member]:
 
 def _zip_kind(entry: zipfile.ZipInfo) -> str:
     if entry.flag_bits & _ENCRYPTED:
-        return "is locked with a password"
+        return "is protected by a password"
     mode = entry.external_attr >> 16
     return kind_of(mode) if entry.create_system == 3 and mode >> 12 else ""
 

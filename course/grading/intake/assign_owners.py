@@ -29,12 +29,17 @@ MAX_GUESSED = 200
 
 @dataclass(frozen=True)
 class Submission:
-    """A student and their submission: nothing, one folder or archive, or several loose files."""
+    """A student and their submission: nothing, one folder or archive, or several loose files.
+
+    Of several attempts this is the last one; ``earlier`` contains the others.
+    """
 
     student: Student
     parts: tuple[Found, ...] = ()
     #: Why none of it is graded: it is not clear which of two submissions counts. Empty otherwise.
     problem: str = ""
+    #: The parts of earlier attempts, the oldest first.
+    earlier: tuple[Found, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,8 @@ class Settled:
 
 def settle(found: Sequence[Found], roster: Roster | None, allow_unknown: bool = False, takes_latest: bool = False,
            labs: Sequence[Lab] = ()) -> Settled:
-    """Assign each item to a student. With ``takes_latest``, the last of several attempts with numbered names counts.
+    """Assign each item to a student. With ``takes_latest``, only the last of several attempts with numbers or times is
+    used.
 
     Raise LabError, with everything that is unclear, if nothing is left to grade.
     """
@@ -79,12 +85,12 @@ def settle(found: Sequence[Found], roster: Roster | None, allow_unknown: bool = 
     submissions = []
     for student in students if roster else sorted(students):
         parts = by_student.get(student, [])
-        kept, problem = _parts(student, parts, takes_latest)
-        submissions.append(Submission(students[student], kept, problem))
+        kept, earlier, problem = _parts(student, parts, takes_latest)
+        submissions.append(Submission(students[student], kept, problem, earlier))
         if problem:
             unclear.append(_twice(student, parts, problem))
     if not by_student and unclear:
-        raise LabError("\n".join(["Nothing can be graded: whose each submission is, is not clear.",
+        raise LabError("\n".join(["Nothing can be graded: no submission could be matched to a student.",
                                   *(f"  {one.why} {one.advice}" for one in unclear)]))
     return Settled(submissions, unclear + _loose(submissions, found, bool(roster)), nobodys)
 
@@ -99,24 +105,40 @@ def _is_labs(one: Found, found: Sequence[Found], labs: Sequence[Lab]) -> bool:
     return one.is_loose and len(found) > 1 and is_labs_file(one.name, labs)
 
 
-def _parts(student: str, parts: list[Found], takes_latest: bool) -> tuple[tuple[Found, ...], str]:
-    """Return what counts among this student's parts: one whole submission, or one file of each name. Otherwise
-    return the reason why nothing does."""
+def _parts(student: str, parts: list[Found], takes_latest: bool) -> tuple[tuple[Found, ...], tuple[Found, ...], str]:
+    """Return what counts among this student's parts: one whole submission, or one file of each name; and the parts of
+    earlier attempts, the oldest first. Otherwise return the reason why nothing counts."""
     by_file: dict[str, list[Found]] = {}
     are_all_parts = all(one.label.is_part for one in parts)
     for one in parts:
         by_file.setdefault(one.label.file.casefold() if are_all_parts else "", []).append(one)
-    kept = []
+    kept: list[Found] = []
+    earlier: list[Found] = []
     for tries in by_file.values():
-        tries.sort(key=lambda one: one.label.attempt)
-        attempts = [one.label.attempt for one in tries]
-        is_clear = len(tries) == 1 or (takes_latest and all(attempts) and attempts[-1] != attempts[-2])
-        if not is_clear:
-            can_choose = all(attempts) and not takes_latest
-            return (), (f"{student} handed in twice: {_both(tries)}. "
-                        + ("--latest takes the later one." if can_choose else "Keep one of them."))
+        ordered, is_last_clear = _in_order(tries)
+        if len(tries) > 1 and not (is_last_clear if takes_latest else ordered):
+            can_choose = is_last_clear and not takes_latest
+            return (), (), (f"{student} handed in twice: {_both(tries)}. "
+                            + ("--latest takes the later one." if can_choose else "Keep one of them."))
         kept.append(tries[-1])
-    return tuple(kept), ""
+        earlier += [] if takes_latest else tries[:-1]
+    return tuple(kept), tuple(earlier), ""
+
+
+def _in_order(tries: list[Found]) -> tuple[bool, bool]:
+    """Sort attempts by their numbers, or by their times. Return whether all have different ones, and whether it is
+    clear which is the last."""
+    by_number = [one.label.attempt for one in tries if one.label.attempt]
+    times = [one.label.submitted for one in tries if one.label.submitted is not None]
+    if len(by_number) == len(tries):
+        tries.sort(key=lambda one: one.label.attempt)
+        values: Sequence[object] = sorted(by_number)
+    elif len(times) == len(tries) and len({time.tzinfo is None for time in times}) == 1:
+        tries.sort(key=lambda one: one.label.submitted or times[0])
+        values = sorted(times)
+    else:
+        return False, False
+    return len(set(values)) == len(values), values[-1:] != values[-2:-1]
 
 
 def _both(tries: Sequence[Found]) -> str:
@@ -154,7 +176,7 @@ def _loose(submissions: Sequence[Submission], found: Sequence[Found], has_roster
         for one in submission.parts:
             if one.is_loose:
                 likely = likely_student(stem_of_name(one), students, ())
-                perhaps = f" It may be {likely}'s." if likely else ""
+                perhaps = f" It may belong to {likely}." if likely else ""
                 unclear.append(Unclear(one.name, Kind.LOOSE, f"{one.shown} was graded as the file of a student called "
                                        f"{submission.student.id}.{perhaps}", student=likely, is_open=False))
     return unclear
@@ -186,12 +208,12 @@ class _Advice:
             known = list(self._students.values())
             likely = next(filter(None, (likely_student(key, known, self._without) for key in keys)), "")
         is_free = likely in self._without
-        perhaps = f" It is likely to be {likely}'s" + ("." if is_free else ", who has handed in something else.") \
+        perhaps = f" It probably belongs to {likely}" + ("." if is_free else ", who has handed in something else.") \
             if likely else ""
         why = {Kind.NAME: f"{one.shown} cannot be a student's id: it {wrong_with(one.label.keys[0])}.",
                Kind.UNKNOWN: f"{one.shown} is not on the roster.",
-               Kind.TWINS: f"{one.shown} differs from another name only in capital letters: on some disks their "
-                           "results would be in one folder."}[kind]
+               Kind.TWINS: f"{one.shown} differs from another name only in capital letters: on some disks "
+                           "both would have the same results folder."}[kind]
         return Unclear(one.name, kind, why + perhaps, self._advice(one, kind, likely if is_free else ""), likely)
 
     def _advice(self, one: Found, kind: Kind, likely: str) -> str:
@@ -199,9 +221,9 @@ class _Advice:
             return ADD_TO_ROSTER
         new = (likely or self._new_id(one.label.keys[0])) + _end(one)
         if one.path is None:
-            return f"Unpack the archive, and call it {new}."
+            return f"Unpack the archive, and rename {one.shown} to {new}."
         if one.label.is_part:
-            return f"Call it so that its name says {likely or new}."
+            return f"Rename it so that its name contains {likely or new}."
         return move(one.path, one.path.with_name(new))
 
     def _new_id(self, text: str) -> str:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from course.grading.intake.archives import opened, read_archive
-from course.grading.intake.gradescope import submitters_of
+from course.grading.intake.gradescope import submitters_of, times_of
 from course.grading.intake.lms_names import Label, label_of
 from course.grading.intake.read_files import (
     METADATA,
@@ -68,27 +68,29 @@ class _Top:
 
 
 def find(submissions: Path, pattern: re.Pattern[str] | None) -> tuple[list[Found], list[Found]]:
-    """Return the items that were handed in, in the order of names, and those left out: their names are no student's.
+    """Return the items that were handed in, in the order of names, and those left out, whose names identify no student.
 
     Raise LabError if there is nothing, or if the folder is one student's course instead of a folder of submissions.
     """
     tops, metadata = _tops(submissions)
     if _is_one_course([top.name for top in tops]):
-        raise LabError(f"{submissions} looks like one student's course. Give the folder in which the submissions lie, "
-                       "a folder or an archive for each student.")
+        raise LabError(f"{submissions} looks like one student's course. Give the folder that contains the submissions: "
+                       "a folder or an archive per student.")
     found: list[Found] = []
     left_out: list[Found] = []
-    submitters = submitters_of(metadata) if metadata else {}
+    submitters, times = submitters_of(metadata), times_of(metadata, METADATA)
     for top in tops:
         labels: Sequence[Label | None] = [_label(top, pattern)]
         if metadata:
-            labels = [Label(submitter.keys) for submitter in submitters.get(top.name, ()) if submitter.keys] or [None]
+            submitted, source = times.get(top.name, (None, ""))
+            labels = [Label(submitter.keys, submitted=submitted, time_source=source)
+                      for submitter in submitters.get(top.name, ()) if submitter.keys] or [None]
         for label in labels:
             (left_out if label is None else found).append(_found(top, label or Label(()), bool(pattern or metadata)))
     if not found:
         names = ", ".join(one.shown for one in left_out[:5])
-        raise LabError(f"{submissions} holds no submissions" + (f": {names} is no student's by its name" if left_out
-                                                                else "."))
+        raise LabError(f"{submissions} contains no submissions."
+                       + (f" These names do not name a student: {names}." if left_out else ""))
     return found, left_out
 
 
@@ -129,7 +131,7 @@ def _tops(submissions: Path) -> tuple[list[_Top], str]:
         return _tops_of_archive(submissions)
     if submissions.is_file():
         return [_file(submissions)], ""
-    raise LabError(f"{submissions} is not there; give the folder in which the submissions lie.")
+    raise LabError(f"{submissions} does not exist; give the folder that contains the submissions.")
 
 
 def _tops_of_folder(folder: Path) -> tuple[list[_Top], str]:
@@ -170,8 +172,8 @@ def _read_folder(path: Path, budget: Budget, _name: str) -> list[Member]:
 def _tops_of_archive(path: Path) -> tuple[list[_Top], str]:
     """Return the folders and files at the root of an archive, which is read here."""
     if path.stat().st_size > MAX_CLASS_BYTES:
-        raise LabError(f"{path} has {path.stat().st_size / 1e6:.0f} MB, more than {MAX_CLASS_BYTES / 1e6:.0f}: unpack "
-                       "it, and give the folder.")
+        raise LabError(f"{path} has {path.stat().st_size / 1e6:.0f} MB, the limit is {MAX_CLASS_BYTES / 1e6:.0f} MB: "
+                       "unpack it, and give the folder.")
     try:
         members = read_archive(path.name, path.read_bytes(), Budget(MAX_CLASS_MEMBERS, MAX_CLASS_BYTES))
     except Refused as refused:

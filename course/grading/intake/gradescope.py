@@ -1,14 +1,19 @@
-"""``submission_metadata.yml`` of a Gradescope export: which folder belongs to which students.
+"""``submission_metadata.yml`` of a Gradescope export: which folder belongs to which students, and its time.
 
-Only four kinds of lines in it matter, and they always look the same, so no YAML parser is needed.
+Only five kinds of lines in it matter, and they always look the same, so no YAML parser is needed.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
+
+from course.grading.intake.read_time import read_time
+from course.lab.lab import LabError
 
 _FOLDER = re.compile(r"(\S.*?):\s*")
+_CREATED = re.compile(r"  :created_at:\s*(.*?)\s*")
 _FIELD = re.compile(r"\s+(- )?:(name|sid|email):\s*(.*?)\s*")
 
 
@@ -37,6 +42,21 @@ def submitters_of(text: str) -> dict[str, list[Submitter]]:
             if match[1] or not found[folder]:
                 found[folder].append(Submitter())
             found[folder][-1].fields[match[2]] = _plain(match[3])
+    return found
+
+
+def times_of(text: str, file: str) -> dict[str, tuple[datetime, str]]:
+    """Return the time of each folder, and the file and line that contain it. Raise LabError for an invalid one."""
+    found = {}
+    folder = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line[:1].strip() and (match := _FOLDER.fullmatch(line)):
+            folder = match[1].strip("'\"")
+        elif folder and (match := _CREATED.fullmatch(line)) and (value := _plain(match[1])):
+            try:
+                found[folder] = (read_time(value), f"{file}, line {number}")
+            except ValueError as error:
+                raise LabError(f"{file}, line {number}: {error}") from None
     return found
 
 

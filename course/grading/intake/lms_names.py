@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 
 from course.grading.intake.archives import stem_of
 from course.lab.lab import LabError
 
 _MOODLE = re.compile(r"(?P<name>[^_]+)_(?P<student>\d+)_assignsubmission_(?P<kind>file|onlinetext)_?(?P<file>.*)")
 _CANVAS = re.compile(r"(?P<slug>[^\W_]+)_(?P<late>LATE_)?(?P<student>\d+)_(?P<upload>\d+)_(?P<file>.+)")
-_BLACKBOARD = re.compile(r".+_(?P<student>[^_]+)_attempt_(?P<attempt>\d+(?:-\d+){5})(?:_(?P<file>.+)|\.\w+)?")
+_BLACKBOARD = re.compile(r".+?_(?P<student>[^_]+)_attempt_(?P<attempt>\d+(?:-\d+){5})(?:_(?P<file>.+)|\.\w+)?")
 _WITH_LAB = re.compile(r"(?P<student>.+?)[_-](?P<file>(?:lab-?)?\d+\.\d+\.\w+)")
 #: What Canvas adds to the name of a file that was handed in again.
 _AGAIN = re.compile(r"(?P<stem>.+?)-(?P<attempt>\d{1,2})(?P<end>\.\w+)")
@@ -37,6 +38,9 @@ class Label:
     #: Whether there may be more files of the same student.
     is_part: bool = False
     is_late: bool = False
+    #: When it was handed in, if the platform says so, and what says so. The time may have no zone.
+    submitted: datetime | None = None
+    time_source: str = ""
 
 
 def read_pattern(text: str) -> re.Pattern[str]:
@@ -44,7 +48,7 @@ def read_pattern(text: str) -> re.Pattern[str]:
     try:
         pattern = re.compile(text)
     except re.error as error:
-        raise LabError(f"--pattern {text!r} is no regular expression: {error}") from None
+        raise LabError(f"--pattern {text!r} is not a regular expression: {error}") from None
     if "student" not in pattern.groupindex:
         raise LabError(f"--pattern {text!r} has no group named student: write (?P<student>…) around the part of a "
                        "name that says whose it is")
@@ -89,7 +93,12 @@ def _blackboard(name: str, is_folder: bool) -> Label | None:
     if match is None:
         return None
     attempt = tuple(map(int, match["attempt"].split("-")))
-    return Label((match["student"],), match["file"] or ("" if is_folder else "notes.txt"), attempt, is_part=True)
+    try:
+        submitted = datetime(*attempt)  # type: ignore[arg-type]  # six numbers, as the pattern says
+    except ValueError:
+        submitted = None
+    return Label((match["student"],), match["file"] or ("" if is_folder else "notes.txt"), attempt, is_part=True,
+                 submitted=submitted, time_source="the name of the download" if submitted else "")
 
 
 def _plain(name: str, is_folder: bool) -> Label | None:
@@ -104,5 +113,5 @@ def _plain(name: str, is_folder: bool) -> Label | None:
 
 
 def _starter(name: str) -> str:
-    """Return the file's name as a starter's: a single file is the lab's, whatever its name."""
+    """Return ``starter`` with the file's suffix: a single file counts as the lab's file, whatever its name is."""
     return "starter." + name.rpartition(".")[2]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import PurePosixPath
 
 from course.grading.intake.assign_owners import Submission
@@ -16,6 +17,8 @@ from course.grading.intake.read_files import Budget, Member, Refused, is_archive
 from course.lab.lab import Lab
 
 MAX_NAMED = 4
+#: The number of earlier attempts of one download that are graded; of more, the oldest are left out.
+MAX_EARLIER = 20
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,14 @@ class LabFile:
     is_undecided: bool = False
     #: The files whose names are right for the lab; exactly one if all is well.
     proper: tuple[Placed, ...] = ()
+    #: When it was handed in, if the platform's names or tables say so, and what says so.
+    submitted: datetime | None = None
+    time_source: str = ""
+
+    @property
+    def is_attempt(self) -> bool:
+        """Whether something was handed in, even if it cannot be graded."""
+        return not (self.is_missing or self.is_undecided)
 
     @property
     def sha256(self) -> str:
@@ -54,6 +65,8 @@ class TakenIn:
     is_submitted: bool = True
     #: All files.
     members: tuple[Placed, ...] = ()
+    #: Lab → the files of earlier attempts, the oldest first.
+    earlier: dict[str, tuple[LabFile, ...]] = field(default_factory=dict)
 
 
 @dataclass
@@ -66,7 +79,20 @@ class _Candidates:
 
 
 def take_in(submission: Submission, labs: Sequence[Lab], asked: Sequence[Lab]) -> TakenIn:
-    """Read a submission, and find the file of each lab in ``asked``. ``labs`` contains all labs of the course."""
+    """Read a submission and its earlier attempts, and find the file of each lab in ``asked``.
+
+    ``labs`` contains all labs of the course.
+    """
+    taken = _take_in(submission, labs, asked)
+    attempts = [_take_in(replace(submission, parts=(part,)), labs, asked)
+                for part in submission.earlier[-MAX_EARLIER:]]
+    num_left_out = max(len(submission.earlier) - MAX_EARLIER, 0)
+    notes = [f"{num_left_out} more of the earlier attempts were left out."] if num_left_out else []
+    return replace(taken, notes=(*taken.notes, *notes), earlier={
+        lab.number: tuple(file for one in attempts if (file := one.files[lab.number]).is_attempt) for lab in asked})
+
+
+def _take_in(submission: Submission, labs: Sequence[Lab], asked: Sequence[Lab]) -> TakenIn:
     def all_of_them(problem: str, is_missing: bool = False, is_undecided: bool = False) -> dict[str, LabFile]:
         return {lab.number: LabFile(lab, b"", problem, is_missing, is_undecided) for lab in asked}
 
@@ -89,9 +115,17 @@ def take_in(submission: Submission, labs: Sequence[Lab], asked: Sequence[Lab]) -
             of_lab = candidates[lab.number]
             (of_lab.proper if one.member.name.lower().endswith(".py") else of_lab.near).append(one)
     members = [one.member for one in placed]
-    files = {lab.number: replace(_choose(lab, candidates[lab.number], members, only is not None),
-                                 proper=tuple(candidates[lab.number].proper)) for lab in asked}
+    files = {lab.number: _timed(replace(_choose(lab, candidates[lab.number], members, only is not None),
+                                        proper=tuple(candidates[lab.number].proper)), submission) for lab in asked}
     return TakenIn(files, tuple(_notes(submission, members)), members=tuple(placed))
+
+
+def _timed(file: LabFile, submission: Submission) -> LabFile:
+    """Add the time of the parts with the lab's files; if there are no such files, the time of all parts."""
+    parts = [placed.part for placed in file.proper] or list(submission.parts)
+    if len({part.label.submitted for part in parts}) != 1:
+        return file
+    return replace(file, submitted=parts[0].label.submitted, time_source=parts[0].label.time_source)
 
 
 def _choose(lab: Lab, candidates: _Candidates, members: Sequence[Member], is_only: bool) -> LabFile:
@@ -99,7 +133,7 @@ def _choose(lab: Lab, candidates: _Candidates, members: Sequence[Member], is_onl
     proper = [one.member for one in candidates.proper]
     if len({(member.content, member.problem) for member in proper}) > 1:
         names = ", ".join(sorted(member.shown for member in proper)[:MAX_NAMED])
-        return LabFile(lab, problem=f"{len(proper)} files could be lab {lab.number}'s: {names}. Hand in one.")
+        return LabFile(lab, problem=f"{len(proper)} files could be for lab {lab.number}: {names}. Hand in only one.")
     if proper:
         problem = proper[0].problem or problem_of(proper[0].content)
         if problem:
@@ -122,7 +156,7 @@ def _missing(lab: Lab, members: Sequence[Member], is_only: bool) -> str:
     expected = "starter.py" if is_only else f"{lab.folder.name}/starter.py or {lab.number}.py"
     texts = sorted(member.shown for member in members if member.name.lower().endswith(".py"))
     others = [name for name in texts if PurePosixPath(name).stem.lower() not in BESIDE] or texts
-    there = f"; there is {', '.join(others[:MAX_NAMED])}" if is_only and others else ""
+    there = f"; it contains {', '.join(others[:MAX_NAMED])}" if is_only and others else ""
     return f"There is no {expected} in the submission{there}."
 
 
@@ -132,5 +166,5 @@ def _notes(submission: Submission, members: Sequence[Member]) -> list[str]:
            if member.problem and not is_archive(member.name)]
     if len(odd) > MAX_NAMED:
         odd = [*odd[:MAX_NAMED], f"{len(odd) - MAX_NAMED} more files were left out."]
-    late = ["Late, by its name."] if any(part.label.is_late for part in submission.parts) else []
+    late = ["Its name says that it is late."] if any(part.label.is_late for part in submission.parts) else []
     return late + odd

@@ -132,13 +132,13 @@ def too_large(num_bytes: int, name: str) -> str:
     if not limit or num_bytes <= limit:
         return ""
     what = "an archive" if is_archive(name) else "a lab's file"
-    return f"has {num_bytes / 1e6:.1f} MB; {what} may have {limit / 1e6:.0f} MB"
+    return f"has {num_bytes / 1e6:.1f} MB; the limit for {what} is {limit / 1e6:.0f} MB"
 
 
 def unsafe_path(name: str) -> str:
     """Return "" for a path that stays within its folder; otherwise what is wrong with it."""
     if "\\" in name or "\0" in name or any(ord(letter) < 32 for letter in name):
-        return "has a path with characters that do not belong there"
+        return "has invalid characters in its path"
     parts = PurePosixPath(name).parts
     if name.startswith("/") or (parts and parts[0][1:2] == ":"):
         return "has an absolute path"

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from course.core.terminal_text import shortened
+from course.grading.intake.read_files import MAX_SHOWN
 from course.lab.lab import LabError
 
 MAX_ID_CHARACTERS = 80
 #: File systems count bytes: a name has at most 255.
 MAX_ID_BYTES = 240
-AN_ID = ("An id begins with a letter or a digit, has letters, digits, spaces and .@+',()&- and at most "
-         f"{MAX_ID_CHARACTERS} of them.")
+AN_ID = ("An id begins with a letter or a digit. It contains only letters, digits, spaces and .@+',()&-, and has at "
+         f"most {MAX_ID_CHARACTERS} characters.")
 _ID = re.compile(r"\w(?:[\w .@+',()&-]*[\w@+'()&-])?")
 #: The names that platforms give their columns; the first that exists counts.
 _COLUMNS = {
@@ -44,9 +46,10 @@ def wrong_with(text: str) -> str:
     if any("\ud800" <= letter <= "\udfff" for letter in student):
         return "is not UTF-8"
     if len(student) > MAX_ID_CHARACTERS or len(student.encode()) > MAX_ID_BYTES:
-        return f"has {len(student)} characters; an id has at most {MAX_ID_CHARACTERS}, and {MAX_ID_BYTES} bytes"
+        return (f"has {len(student)} characters; an id has at most {MAX_ID_CHARACTERS} characters and {MAX_ID_BYTES} "
+                "bytes")
     if odd := sorted(set(re.findall(r"[^\w .@+',()&-]", student))):
-        return f"has {', '.join(map(ascii, odd[:5]))}; an id has letters, digits, spaces and .@+',()&-"
+        return f"contains {', '.join(map(ascii, odd[:5]))}; an id may contain letters, digits, spaces and .@+',()&-"
     if not student or not re.match(r"\w", student):
         return "does not begin with a letter or a digit"
     return "" if _ID.fullmatch(student) else f"ends with {student[-1]!r}"
@@ -67,7 +70,10 @@ class Roster:
         self.students = {student.id: student for student in students}
 
     def find(self, keys: Sequence[str]) -> str | None:
-        """Return the id of the only student that one of ``keys`` means, by id, address or name; None without one."""
+        """Return the id of the student whom one of ``keys`` identifies: by id, email address or name.
+
+        Return None if no key identifies exactly one student.
+        """
         for key in keys:
             for same in (_same_id, _same_email, _same_name):
                 found = [student.id for student in self.students.values() if same(student, key.strip())]
@@ -104,8 +110,8 @@ def read_roster(path: Path) -> Roster:
     headings = rows[0][1]
     columns = {what: next((name for name in names if name in headings), None) for what, names in _COLUMNS.items()}
     if columns["id"] is None:
-        raise LabError(f"{path}: no column says the student's id; there are {', '.join(map(repr, headings))}. "
-                       "Call one of them id.")
+        raise LabError(f"{path}: no column contains the student's id; the columns are "
+                       f"{', '.join(map(repr, headings))}. Name one of them id.")
     if columns["name"] == columns["id"]:
         columns["name"] = None
     students: dict[str, Student] = {}
@@ -116,19 +122,24 @@ def read_roster(path: Path) -> Roster:
         name = fields["name"] or f"{fields['first']} {fields['last']}".strip()
         student = Student(check_id(fields["id"], f"{path}, line {line}"), name, fields["email"], fields["section"])
         if twin := next((other for other in students if other.casefold() == student.id.casefold()), None):
-            raise LabError(f"{path}, line {line}: {student.id!r} is there twice"
-                           + ("" if twin == student.id else f", also as {twin!r}: their folders would be one"))
+            raise LabError(f"{path}, line {line}: {student.id!r} appears twice"
+                           + ("" if twin == student.id else f", also as {twin!r}: both would have the same folder"))
         students[student.id] = student
     return Roster(list(students.values()))
 
 
-def read_table(path: Path, what: str) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows of a CSV file, each with its line number and by heading in lower case. Empty rows are left out.
+def read_table(path: Path, what: str, columns: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
+    """Return for each row of a CSV file its line number, and a dict that maps each heading to the row's cell.
 
-    In some countries spreadsheets write semicolons or tabs, and a byte-order mark. Raise LabError if there are no rows.
+    The headings are in lower case. Empty rows are left out.
+
+    In some countries spreadsheets write semicolons or tabs, and a byte-order mark. Raise LabError if there are no rows,
+    or if one of ``columns`` is missing.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise LabError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise LabError(f"{path} is not UTF-8; save {what} as CSV UTF-8.") from None
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
@@ -139,6 +150,9 @@ def read_table(path: Path, what: str) -> list[tuple[int, dict[str, str]]]:
                 for cells in reader if any(cell.strip() for cell in cells)]
     except csv.Error as error:
         raise LabError(f"{path}, line {reader.line_num}: {error}") from None
+    if not set(columns) <= set(headings):
+        first = shortened(text.partition("\n")[0].strip(), MAX_SHOWN)
+        raise LabError(f"{path}: line 1 must be `{','.join(columns)}`, but is `{first}`.")
     if not rows:
-        raise LabError(f"{path} has no rows; {what} has a line of headings, and one for each student.")
+        raise LabError(f"{path} has no rows; {what} needs a line of headings and one line per student.")
     return rows

@@ -26,7 +26,7 @@ from course.lab.lab import Lab
 MAX_LOOKED_AT, MAX_LOOKED_AT_BYTES = 20, 400_000
 #: How many files that change nothing are listed per student.
 MAX_FURTHER = 5
-#: How many items that are no student's are read.
+#: How many items that belong to no student are read.
 MAX_NOBODYS = 200
 #: Suffixes of files that are never a lab's work.
 _TABLES = (".csv", ".tsv", ".xlsx", ".md", ".pdf", ".yml", ".yaml", ".json", ".html", ".toml", ".cfg")
@@ -125,7 +125,7 @@ class Strays:
                 guess = self._starters.guess(content)
                 by_name = reminds_of(placed.member.name, self._labs)
                 if not guess.labs and by_name and _is_python(placed.member.name):
-                    guess = Guess((by_name,), f"Its name reminds of lab {by_name.number}; nothing in it does.")
+                    guess = Guess((by_name,), f"Its name resembles lab {by_name.number}, but its content does not.")
                 looks.append(_Look(placed, guess, place=self._place(placed)))
         return looks
 
@@ -133,7 +133,7 @@ class Strays:
         """Return what to say about a text; None if there is nothing to say."""
         path = _path_of(look.placed)
         kind = Kind.MISNAMED if look.place is None else Kind.WRONG_LAB
-        graded = f"is graded as lab {look.graded_as.number}'s" if look.graded_as else "is not graded"
+        graded = f"is graded as lab {look.graded_as.number}" if look.graded_as else "is not graded"
         why = f"{look.shown} {graded}. {self._why(look)}"
         wanted = [lab for lab in look.guess.labs if lab.number in lacking and lab != look.place
                   and not self._is_shipped(look, lab)]
@@ -143,9 +143,16 @@ class Strays:
             names = " or ".join(f"{lab.number}.py" for lab in wanted)
             return Unclear(path, kind, why, f"Rename it to {names}.", student)
         if look.place is not None:
-            return Unclear(path, kind, why, student=student, lab=look.guess.lab.number, is_open=False) \
+            return self._graded_elsewhere(path, why, student, look.graded_as, look.guess.lab) \
                 if look.graded_as and look.guess.lab else None
         return self._further(student, look, path) if _is_python(look.placed.member.name) else None
+
+    def _graded_elsewhere(self, path: str, why: str, student: str, graded_as: Lab, likely: Lab) -> Unclear:
+        """Return an entry that is open only if the file turns out to earn nothing as ``graded_as``."""
+        other = f"ask for the file of lab {graded_as.number}" if likely in self._asked else \
+            f"if the assignment was lab {likely.number}, grade with --lab {likely.number} and a new --out"
+        advice = f"{other[0].upper()}{other[1:]}, or set the points of lab {graded_as.number} in overrides.csv."
+        return Unclear(path, Kind.WRONG_LAB, why, advice, student, likely.number, False, graded_as.number)
 
     def _further(self, student: str, look: _Look, path: str) -> Unclear | None:
         lab = look.guess.lab
@@ -157,7 +164,7 @@ class Strays:
     def _why(self, look: _Look) -> str:
         lab = look.guess.lab
         is_solution = lab is not None and self._starters.of(lab).is_the_solution(look.text)
-        return f"It is the course's own solution of lab {lab.number}, word for word." if lab and is_solution \
+        return f"It is an exact copy of the course's own solution of lab {lab.number}." if lab and is_solution \
             else look.guess.why
 
     def _is_shipped(self, look: _Look, lab: Lab) -> bool:
@@ -174,21 +181,25 @@ class Strays:
         return Unclear(_path_of(last), Kind.SEVERAL, file.problem, advice, student, file.lab.number)
 
     def _notebooks(self, student: str, taken: TakenIn) -> list[Unclear]:
-        """List the notebooks if several labs are graded. For a single lab, the reason already says it."""
+        """List the notebooks if several labs are graded.
+
+        If only one lab is graded, the reason for its missing score already says that the file is a notebook.
+        """
         if len(taken.files) == 1 or any(file.content for file in taken.files.values()):
             return []
         found = []
         for one in [one for one in taken.members if is_notebook(one.member.name)][:MAX_FURTHER]:
             lab = reminds_of(one.member.name, self._labs)
-            found.append(Unclear(_path_of(one), Kind.MISNAMED, f"{one.member.shown} is a Jupyter notebook, and nothing "
-                                 "else can be graded.", "Ask for the Python file.", student, lab.number if lab else ""))
+            found.append(Unclear(_path_of(one), Kind.MISNAMED, f"{one.member.shown} is a Jupyter notebook, "
+                                 "which cannot be graded. None of the student's other files can be graded.",
+                                 "Ask for the Python file.", student, lab.number if lab else ""))
         return found
 
     def _advice(self, student: str, placed: Placed, lab: Lab) -> str:
         where = _real_path(placed)
         new = f"{lab.number}.py"
         if where is None or placed.part.path is None:
-            return f"Unpack the archive into a folder {student}, and call the file {new} there."
+            return f"Unpack the archive into a folder {student}, and rename the file to {new}."
         if placed.part.path.is_dir():
             return move(where, placed.part.path / new)
         prefix = where.name.removesuffix(placed.part.label.file)
@@ -223,20 +234,20 @@ class Strays:
 
     def _advice_on_nobodys(self, one: Found, student: str, lab: Lab) -> str:
         if one.path is None:
-            return "Unpack the archive, and put it into its student's folder."
+            return f"Unpack the archive, and move {one.shown} into its student's folder."
         folder = one.path.parent / (student or "ID")
-        asks = "" if student else "Write the student's id for ID: "
+        asks = "" if student else "Replace ID by the student's id: "
         return asks + move(one.path, folder if one.path.is_dir() else folder / f"{lab.number}.py")
 
 
 def _unread(one: Found) -> Unclear:
-    return Unclear(one.name, Kind.NOBODY, f"{one.shown} is no student's by its name.", is_open=False)
+    return Unclear(one.name, Kind.NOBODY, f"{one.shown} does not name a student.", is_open=False)
 
 
 def with_notes(taken: TakenIn, found: Sequence[Unclear]) -> TakenIn:
     """Add the notes that tell a student about files that were not graded because of their names."""
-    notes = [f"{shown_name(one.path)} was not graded as lab {one.lab}'s, because of its name. Your instructor decides "
-             f"whether it is; {one.lab}.py would have been clear."
+    notes = [f"{shown_name(one.path)} was not graded as lab {one.lab} because of its name. Your instructor decides "
+             f"whether it counts; the right name would have been {one.lab}.py."
              for one in found if one.is_open and one.lab and one.kind in (Kind.MISNAMED, Kind.WRONG_LAB)]
     return replace(taken, notes=(*taken.notes, *notes))
 

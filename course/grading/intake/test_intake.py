@@ -16,11 +16,11 @@ from course.grading.intake.assign_owners import settle
 from course.grading.intake.find_submissions import find
 from course.grading.intake.lab_names import lab_of
 from course.grading.intake.lms_names import label_of, read_pattern
-from course.grading.intake.match_labs import take_in
+from course.grading.intake.match_labs import MAX_EARLIER, take_in
 from course.grading.intake.read_files import MAX_MEMBERS
 from course.grading.intake.roster import Roster, Student, check_id, read_roster
 from course.grading.intake.unclear import Kind
-from course.lab.lab import LabError, discover, find_lab
+from course.lab.lab import PROJECT_ROOT, LabError, discover, find_lab
 
 LABS = discover()
 LAB = find_lab("2.1", LABS)
@@ -40,6 +40,16 @@ def settled(folder, roster=None, **options):
 
 def run(command):
     subprocess.run(["bash", "-c", command], check=True)
+
+
+def test_the_names_in_the_manual_belong_to_the_ids_next_to_them():
+    text = (PROJECT_ROOT / "docs/grading.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (Moodle|Canvas|Blackboard|none) \| (.*) \| `(\w+)` \|$", text, re.M)
+    assert len(rows) == 4
+    for _, names, student in rows:
+        for name in re.findall("`(.*?)`", names):
+            label = label_of(name.partition("/")[0], "/" in name)
+            assert label is not None and label.keys[0] == student, name
 
 
 def only(folder, **options):
@@ -173,8 +183,8 @@ def test_a_roster_is_read_whatever_wrote_it(tmp_path, text):
 
 
 @pytest.mark.parametrize("text, words", [
-    ("name\nJane\n", "no column says the student's id; there are 'name'"), ("id\n", "has no rows"),
-    ("id\ns1\ns1\n", "line 3: 's1' is there twice"), ("id\nann\nAnn\n", "also as 'ann'"),
+    ("name\nJane\n", "no column contains the student's id; the columns are 'name'"), ("id\n", "has no rows"),
+    ("id\ns1\ns1\n", "line 3: 's1' appears twice"), ("id\nann\nAnn\n", "also as 'ann'"),
     ("id,name\n,Jane\n", "line 2: '' cannot be"), ("id\n../x\n", "'../x' cannot be"), ("id\n.x\n", "'.x' cannot be"),
 ])
 def test_a_roster_that_is_none_is_refused(tmp_path, text, words):
@@ -217,11 +227,37 @@ def test_of_two_submissions_neither_counts_and_both_are_named(tmp_path):
     assert taken(tmp_path)["ann"].files["2.1"].content == TEXT and not settled(tmp_path).unclear
 
 
-def test_the_latest_counts_only_where_names_say_which_it_is(tmp_path):
+def test_attempts_with_numbers_are_in_order_and_the_last_is_current(tmp_path):
     put(tmp_path / "leeann_7_1_starter.py", b"first = 1\n")
-    put(tmp_path / "leeann_7_2_starter-1.py")
-    assert re.search("7 handed in twice.*--latest takes the later one", only(tmp_path).problem)
-    assert only(tmp_path, takes_latest=True).content == TEXT
+    put(tmp_path / "leeann_7_3_starter-10.py")
+    put(tmp_path / "leeann_7_2_starter-9.py", b"second = 2\n")
+    (result,) = taken(tmp_path).values()
+    assert result.files["2.1"].content == TEXT
+    assert [file.content for file in result.earlier["2.1"]] == [b"first = 1\n", b"second = 2\n"]
+    (result,) = taken(tmp_path, takes_latest=True).values()
+    assert result.files["2.1"].content == TEXT and result.earlier["2.1"] == ()
+
+
+def test_of_many_attempts_the_oldest_are_left_out(tmp_path):
+    for number in range(MAX_EARLIER + 3):
+        put(tmp_path / f"Lab_ann_attempt_2026-03-01-10-00-{number:02}_starter.py", f"x = {number}\n".encode())
+    (result,) = taken(tmp_path).values()
+    assert [file.content for file in result.earlier["2.1"]] == [b"x = %d\n" % n for n in range(2, MAX_EARLIER + 2)]
+    assert result.files["2.1"].content == b"x = %d\n" % (MAX_EARLIER + 2)
+    assert result.notes == ("2 more of the earlier attempts were left out.",)
+
+
+def test_the_latest_counts_only_where_names_say_which_it_is(tmp_path):
+    pattern = read_pattern(r"(?P<student>\w+)-(?P<attempt>\d)[a-z]?\.py")
+    put(tmp_path / "ann-1a.py", b"first = 1\n")
+    put(tmp_path / "ann-1b.py", b"other = 1\n")
+    put(tmp_path / "ann-2.py")
+    problem = only(tmp_path, pattern=pattern).problem
+    assert re.search("ann handed in twice.*--latest takes the later one", problem)
+    assert only(tmp_path, pattern=pattern, takes_latest=True).content == TEXT
+    put(tmp_path / "ann-2b.py", b"other = 2\n")
+    for takes_latest in (False, True):
+        assert "Keep one of them." in only(tmp_path, pattern=pattern, takes_latest=takes_latest).problem
 
 
 def test_a_pattern_says_whose(tmp_path):
@@ -230,7 +266,7 @@ def test_a_pattern_says_whose(tmp_path):
     pattern = read_pattern(r"hw3-(?P<student>\w+)-final\.py")
     assert list(taken(tmp_path, pattern=pattern)) == ["ann"]
     assert [one.shown for one in find(tmp_path, pattern)[1]] == ["notes.py"]
-    for text, words in (("(", "no regular expression"), (r"\w+", "no group named student")):
+    for text, words in (("(", "is not a regular expression"), (r"\w+", "no group named student")):
         with pytest.raises(LabError, match=words):
             read_pattern(text)
 
@@ -250,7 +286,7 @@ def test_one_students_course_is_no_class(tmp_path):
     put(tmp_path / "phase-02-x/labs/lab-01-block-allocator/starter.py")
     with pytest.raises(LabError, match="looks like one student's course"):
         find(tmp_path, None)
-    with pytest.raises(LabError, match="holds no submissions"):
+    with pytest.raises(LabError, match="contains no submissions"):
         (tmp_path / "empty").mkdir()
         find(tmp_path / "empty", None)
 
@@ -278,22 +314,22 @@ NOTEBOOK = json.dumps({"cells": [], "nbformat": 4}).encode()
 
 
 @pytest.mark.parametrize("name, content, words", [
-    ("starter.py", zipped({"a": b"1"}), "starter.py is a zip archive by its content"),
-    ("starter.py", NOTEBOOK, "is a Jupyter notebook by its content; hand in starter.py"),
+    ("starter.py", zipped({"a": b"1"}), "starter.py contains a zip archive, not Python"),
+    ("starter.py", NOTEBOOK, "contains a Jupyter notebook; hand in starter.py"),
     ("starter.ipynb", NOTEBOOK, "starter.ipynb is a Jupyter notebook; hand in starter.py"),
     ("starter.py", "x = 1".encode("utf-16"), "is UTF-16; save it as UTF-8"),
-    ("starter.py", "x = 1".encode("utf-16-le"), "is UTF-16 without a mark"),
+    ("starter.py", "x = 1".encode("utf-16-le"), "is UTF-16 without a byte-order mark"),
     ("starter.py", "a = 1\nb = 'ä'".encode("latin-1"), "is not UTF-8 (byte 0xe4 in line 2; in Latin-1 that is ä)"),
     ("starter.py", b"", "is empty"), ("starter.py", b" \n\n", "is empty"), ("starter.py", b"\xef\xbb\xbf", "is empty"),
     ("starter.py", b"x = 1\ny = '\0'\n", "has a nul byte in line 2"),
-    ("starter.py", b"#" * 6_000_000, "has 6.0 MB; a lab's file may have 1 MB"),
-    ("starter.txt", TEXT, "is no Python file by its name (.txt)"), ("starter.py.txt", TEXT, "(.txt)"),
-    ("starter.zip", b"PK\x03\x04", "is a damaged archive, or none at all"),
+    ("starter.py", b"#" * 6_000_000, "has 6.0 MB; the limit for a lab's file is 1 MB"),
+    ("starter.txt", TEXT, "is not named like a Python file (.txt)"), ("starter.py.txt", TEXT, "(.txt)"),
+    ("starter.zip", b"PK\x03\x04", "is a damaged archive, or not an archive"),
     ("work.zip", zipped({"starter.py": b"#" * 4_000_000}), "would grow to more than 100 times"),
     ("work.tgz", gzip.compress(bytes(4_000_000)), "would grow to more than 100 times"),
     ("work.tgz", b"\x1f\x8b1234", "is a damaged archive"), ("work.tar", b"x" * 10_000, "is a damaged archive"),
-    ("mine.py", TEXT, "There is no starter.py in the submission; there is mine.py."),
-    ("solution.py", TEXT, "There is no starter.py in the submission; there is solution.py."),
+    ("mine.py", TEXT, "There is no starter.py in the submission; it contains mine.py."),
+    ("solution.py", TEXT, "There is no starter.py in the submission; it contains solution.py."),
     ("lab.ipynb", b"{}", "lab.ipynb is a Jupyter notebook; hand in starter.py."),
 ])
 def test_what_it_is_is_said(tmp_path, name, content, words):
@@ -352,14 +388,14 @@ def test_nothing_odd_comes_out_of_a_zip(tmp_path):
 def test_several_files_for_one_lab_are_named(tmp_path):
     put(tmp_path / "ann/starter.py", b"a = 1\n")
     put(tmp_path / "ann/2.1.py", b"a = 2\n")
-    assert only(tmp_path).problem == "2 files could be lab 2.1's: 2.1.py, starter.py. Hand in one."
+    assert only(tmp_path).problem == "2 files could be for lab 2.1: 2.1.py, starter.py. Hand in only one."
     put(tmp_path / "ann/2.1.py", b"a = 1\n")
     assert only(tmp_path).content == b"a = 1\n"
 
 
 def test_names_that_differ_only_in_capitals_are_two(tmp_path):
     put(tmp_path / "ann.zip", zipped({"starter.py": b"a = 1\n", "Starter.py": b"a = 2\n"}))
-    assert "2 files could be lab 2.1's" in only(tmp_path).problem
+    assert "2 files could be for lab 2.1" in only(tmp_path).problem
 
 
 def test_too_many_files_are_too_many(tmp_path):

@@ -31,7 +31,7 @@ TEXT = SOLVED["2.1"]
 
 @pytest.fixture
 def folder(tmp_path):
-    """The submissions, with one that is in order and that nothing else affects."""
+    """Create a folder of submissions, with one that is in order and that nothing else affects."""
     put(tmp_path / "in/zed/2.1.py")
     return tmp_path / "in"
 
@@ -69,12 +69,15 @@ def run(command):
 
 # ---- names that cannot be ids
 
-ODD = {b"#tag": "has '#'", b"-rf": "does not begin", b"..": None, b"...": "does not begin", b"..ann": "does not begin",
-       b".hidden": "does not begin", b"a*b": "has '*'", b"a:b": "has ':'", b"new\nline": "has '\\n'",
-       b"x" * 200: "has 200 characters", b"bad\xff": "is not UTF-8", "\u202eevil".encode(): "has '\\u202e'",
-       b"dot.": "ends with '.'", b"$(reboot)": "has '$'", b"`id`": "has '`'", b"a'b\"c;d": "has '\"', ';'",
-       b"\\x41": "has '\\\\'", "😀".encode() * 3: "has '\\U0001f600'", "語".encode() * 81: "has 81 characters",
-       "\U0001d41a".encode() * 63: "has 63 characters; an id has at most 80, and 240 bytes"}
+ODD = {b"#tag": "contains '#'", b"-rf": "does not begin", b"..": None, b"...": "does not begin",
+       b"..ann": "does not begin", b".hidden": "does not begin", b"a*b": "contains '*'", b"a:b": "contains ':'",
+       b"new\nline": "contains '\\n'",
+       b"x" * 200: "has 200 characters", b"bad\xff": "is not UTF-8", "\u202eevil".encode(): "contains '\\u202e'",
+       b"dot.": "ends with '.'", b"$(reboot)": "contains '$'", b"`id`": "contains '`'",
+       b"a'b\"c;d": "contains '\"', ';'",
+       b"\\x41": "contains '\\\\'", "😀".encode() * 3: "contains '\\U0001f600'",
+       "語".encode() * 81: "has 81 characters",
+       "\U0001d41a".encode() * 63: "has 63 characters; an id has at most 80 characters and 240 bytes"}
 
 
 def test_odd_names_are_listed_at_once_and_stop_nobody(folder):
@@ -193,16 +196,23 @@ def test_a_file_in_the_wrong_labs_place_is_graded_there_and_told(folder):
     assert {path: (one.kind, one.lab) for path, one in unclear.items() if one.is_open} == {
         "ann/2.2/starter.py": (Kind.WRONG_LAB, "2.1"), "bob/2.1/starter.py": (Kind.WRONG_LAB, "2.2"),
         "bob/2.2/starter.py": (Kind.WRONG_LAB, "2.1")}
-    assert unclear["ann/2.2/starter.py"].why.startswith("2.2/starter.py is graded as lab 2.2's.")
+    assert unclear["ann/2.2/starter.py"].why.startswith("2.2/starter.py is graded as lab 2.2.")
     for one in unclear.values():
         run(one.advice)
     assert listed(folder, asked) == {} and graded(folder, asked)["bob"] == asked
 
 
-def test_a_file_of_a_lab_that_is_not_asked_changes_nothing(folder):
+def test_a_file_of_a_lab_that_is_not_asked_names_the_lab_as_which_it_is_graded(folder):
     put(folder / "ann/starter.py", SOLVED["2.2"])
     one = listed(folder)["ann/starter.py"]
-    assert (one.kind, one.lab, one.is_open) == (Kind.WRONG_LAB, "2.2", False)
+    assert (one.kind, one.lab, one.is_open, one.graded_as) == (Kind.WRONG_LAB, "2.2", False, "2.1")
+    assert one.advice == ("If the assignment was lab 2.2, grade with --lab 2.2 and a new --out, or set the points of "
+                          "lab 2.1 in overrides.csv.")
+    put(folder / "ann/2.1.py", SOLVED["2.1"])
+    (folder / "ann/starter.py").unlink()
+    put(folder / "ann/2.2.py", SOLVED["2.1"] + "# again\n")
+    one = listed(folder, ["2.1", "2.2"])["ann/2.2.py"]
+    assert (one.is_open, one.graded_as) == (False, "2.2") and one.advice.startswith("Ask for the file of lab 2.2, or")
 
 
 def test_the_starter_as_given_out_does_not_hide_the_work(folder):
@@ -216,7 +226,7 @@ def test_several_files_for_one_lab_are_listed(folder):
     put(folder / "ann/starter.py", "a = 1\n")
     put(folder / "ann/starter (1).py", "a = 2\n")
     (one,) = listed(folder).values()
-    assert (one.kind, one.lab) == (Kind.SEVERAL, "2.1") and "2 files could be lab 2.1's" in one.why
+    assert (one.kind, one.lab) == (Kind.SEVERAL, "2.1") and "2 files could be for lab 2.1" in one.why
     run(one.advice.partition(": ")[2])
     assert graded(folder)["ann"] == ["2.1"] and listed(folder) == {}
 
@@ -249,7 +259,7 @@ def test_a_notebook_where_several_labs_are_asked(folder):
     put(folder / "ann/block_allocator_2.ipynb", "{}")
     one = listed(folder, ["2.1", "2.2"])["ann/block_allocator_2.ipynb"]
     assert one.lab == "2.1" and "is a Jupyter notebook" in one.why
-    assert listed(folder) == {}  # for a single lab, the reason says it
+    assert listed(folder) == {}  # for a single lab, the reason for the missing score already says that it is a notebook
 
 
 def test_what_lies_in_an_archive_is_listed_with_words(folder):
@@ -265,7 +275,7 @@ def test_what_lies_in_an_archive_is_listed_with_words(folder):
     unclear = listed(folder.parent / "class.zip")
     assert {path: (one.kind, one.student) for path, one in unclear.items()} == {
         "#odd": (Kind.NAME, ""), "ann/pool.py": (Kind.MISNAMED, "ann")}
-    assert unclear["#odd"].advice == "Unpack the archive, and call it odd."
+    assert unclear["#odd"].advice == "Unpack the archive, and rename #odd to odd."
 
 
 def test_a_platforms_label_is_kept(folder):
@@ -314,8 +324,8 @@ def test_what_a_student_reads(folder):
     submission = settle(find(folder, None)[0], None).submissions[0]
     taken = take_in(submission, LABS, [LAB])
     noted = with_notes(taken, Strays(LABS, [LAB], PROJECT_ROOT).of(submission, taken))
-    assert noted.notes == ("ann/lab21.py was not graded as lab 2.1's, because of its name. Your instructor decides "
-                           "whether it is; 2.1.py would have been clear.",)
+    assert noted.notes == ("ann/lab21.py was not graded as lab 2.1 because of its name. Your instructor decides "
+                           "whether it counts; the right name would have been 2.1.py.",)
 
 
 @pytest.mark.parametrize("text", [

@@ -27,7 +27,7 @@ class Kind(str, enum.Enum):
     TWICE = "handed in twice"
     #: Two ids that are the same on some disks.
     TWINS = "differ only in capitals"
-    #: It is among the submissions, and its name is no student's.
+    #: It is among the submissions, but its name identifies no student.
     NOBODY = "no student's"
     #: A single file among folders, which was assigned to a student.
     LOOSE = "loose file"
@@ -55,6 +55,8 @@ class Unclear:
     lab: str = ""
     #: A student may lose points because of it, so an instructor should decide. Until then the exit status is 1.
     is_open: bool = True
+    #: The lab as which a file was graded that looks like another lab's. If it earns nothing there, the entry is open.
+    graded_as: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "kind": self.kind.value}

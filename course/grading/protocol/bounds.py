@@ -22,6 +22,10 @@ MAX_MESSAGES_A_TEST = 500_000
 MAX_MESSAGES_A_CALL = 200_000
 #: The items that the grader takes from one iterator of the file.
 MAX_ITERATED = 200_000
+#: Items and characters of all shared containers, each container counted again wherever it is referenced.
+MAX_EXPANDED = 20_000_000
+#: The same for cycles of containers, which take more steps to count.
+MAX_AGAIN = 500_000
 #: A message smaller than this has no room for a text or a container that is too large.
 SMALL_MESSAGE_BYTES = min(MAX_TEXT_CHARACTERS, 2 * MAX_ITEMS)
 
@@ -33,7 +37,7 @@ class TooMuch(ProtocolError):
 def check(what: str, amount: int, bound: int) -> None:
     """Raise TooMuch, with both numbers, if ``amount`` exceeds ``bound``. ``what`` contains a {} for the amount."""
     if amount > bound:
-        raise TooMuch(f"the file under test gave {what.format(f'{amount:,}')}; at most {bound:,} are taken")
+        raise TooMuch(f"the file under test sent {what.format(f'{amount:,}')}; at most {bound:,} are accepted")
 
 
 def check_message(message: Any) -> None:
@@ -47,7 +51,7 @@ def check_message(message: Any) -> None:
             check("a container of {} items", len(value), MAX_ITEMS + 3)  # the tag and the other fields before the items
             waiting += [each for each in value if type(each) in (str, list)]
         elif type(value) is dict:
-            raise ProtocolError("no message has JSON objects")
+            raise ProtocolError("a message may not contain JSON objects")
 
 
 def check_range(found: range) -> range:

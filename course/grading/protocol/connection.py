@@ -23,6 +23,7 @@ from course.grading.protocol.bounds import MAX_ITERATED, MAX_MESSAGES_A_CALL, SM
 from course.grading.protocol.decode import Reading
 from course.grading.protocol.encode import Writing
 from course.grading.protocol.exceptions import Errors
+from course.grading.protocol.expanded_size import check_expanded
 from course.grading.protocol.handles import Handles
 from course.grading.protocol.message_bytes import NO_BYTES, Incoming, Outgoing
 from course.grading.protocol.perform import Doing
@@ -75,9 +76,9 @@ class Peer:
     def request(self, what: str, *args: Any) -> Any:
         """Have the other side do something. Raise what it raises, and ProtocolError if it breaks the rules."""
         if threading.get_ident() != self._thread:
-            raise RuntimeError("only the thread that was called may use what was handed in")
+            raise RuntimeError("only the thread that was called may use the objects that it was given")
         if self._depth >= MAX_NESTED_CALLS:
-            raise RecursionError(f"more than {MAX_NESTED_CALLS} calls in each other, to and fro")
+            raise RecursionError(f"more than {MAX_NESTED_CALLS} nested calls between the two sides")
         self.num_requests += 1
         self._depth += 1
         try:
@@ -109,12 +110,12 @@ class Peer:
                     self._answer(number, body, incoming)
                     continue
                 if number != asked:
-                    raise ProtocolError("an answer to what was not asked")
+                    raise ProtocolError("an answer without a question")
                 if kind != "=":  # it did more than read or set a plain attribute: the other side may have changed
                     self.turn += 1
                 answer = self._decoding(body, incoming)
                 if kind == "x" and not isinstance(answer, BaseException):
-                    raise ProtocolError("something was raised that is no exception")
+                    raise ProtocolError("something other than an exception was raised")
                 return kind, answer
         except BaseException:
             self.is_broken = True
@@ -125,7 +126,7 @@ class Peer:
         while True:
             kind, number, body, incoming = self._receive()
             if kind != "?":
-                raise ProtocolError("an answer that nobody waits for")
+                raise ProtocolError("an answer that no call waits for")
             self._answer(number, body, incoming)
 
     def _answer(self, number: Any, body: Any, incoming: Incoming) -> None:
@@ -203,7 +204,7 @@ class Peer:
             try:
                 self._take_in(incoming, *message[3:])
             except _CANNOT_BE as error:
-                raise ProtocolError(f"a change that cannot be: {error!r:.200}") from None
+                raise ProtocolError(f"an impossible change: {error!r:.200}") from None
         return message[0], message[1], message[2], incoming
 
     def _take_in(self, incoming: Incoming, updates: list[Any], drops: list[int], releases: list[int],
@@ -216,22 +217,32 @@ class Peer:
 
     def _decoding(self, body: Any, incoming: Incoming) -> Any:
         try:
-            return self.reading.decode(body, incoming)
+            value = self.reading.decode(body, incoming)
         except _CANNOT_BE as error:
-            raise ProtocolError(f"a value that cannot be: {error!r:.200}") from None
+            raise ProtocolError(f"an impossible value: {error!r:.200}") from None
+        self._check_expanded(value)
+        return value
 
     def _decoding_list(self, body: Any, incoming: Incoming) -> list[Any]:
         if type(body) is not list or not body or type(body[0]) is not str:
             raise ProtocolError("not a request")
         decode = self.reading.decode
         try:
-            return [body[0], *[each if type(each) in SCALARS else decode(each, incoming) for each in body[1:]]]
+            values = [body[0], *[each if type(each) in SCALARS else decode(each, incoming) for each in body[1:]]]
         except _CANNOT_BE as error:
-            raise ProtocolError(f"a value that cannot be: {error!r:.200}") from None
+            raise ProtocolError(f"an impossible value: {error!r:.200}") from None
+        self._check_expanded(values)
+        return values
+
+    def _check_expanded(self, value: Any) -> None:
+        """Check the size of a new value and of all shared containers: each may have changed with this message."""
+        if self.reading.has_repeated and self.reading.may_be_larger and not self._trusts_other:
+            check_expanded([(value, 1), *self.mirrors.counted()])
+            self.reading.may_be_larger = False
 
     def check_new_mirror(self, mirror_id: Any) -> int:
         if type(mirror_id) is not int or mirror_id % 2 == self.mirrors.parity:
-            raise ProtocolError(f"{mirror_id!r:.40} is not for the other side to give out")
+            raise ProtocolError(f"the other side may not issue the id {mirror_id!r:.40}")
         if len(self.mirrors) > MAX_LIVE:
             raise ProtocolError(f"more than {MAX_LIVE:,} containers are shared")
         return mirror_id

@@ -24,6 +24,11 @@ class Reading:
     def __init__(self, peer: Connection) -> None:
         self._peer = peer
         self._tuples: dict[tuple[str, tuple[str, ...]], type] = {}
+        #: Whether the other side has ever put a container into several places. If not, no value is larger than its
+        #: message.
+        self.has_repeated = False
+        #: Whether a value that was known before may be larger since the last check.
+        self.may_be_larger = False
 
     def decode(self, message: Any, incoming: Incoming, depth: int = 0) -> Any:
         """Decode a value. Raise ProtocolError, ValueError, TypeError, KeyError or IndexError for invalid data."""
@@ -38,6 +43,8 @@ class Reading:
             case "z":
                 return frozenset(_spread(self._many(fields, incoming, depth)))
             case "m":
+                if depth > 0:
+                    self.has_repeated = self.may_be_larger = True
                 return self._peer.mirrors.get(fields[0])
             case "l" | "d" | "s" | "a":
                 value: Any = {"l": list, "d": dict, "s": set}[tag]() if tag != "a" else _array(incoming, *fields[1])
@@ -114,6 +121,7 @@ class Reading:
 
     def decode_like(self, value: Any, items: Any, incoming: Incoming) -> Any:
         """Decode the new content of a container that currently looks like ``value``."""
+        self.may_be_larger = True
         if type(value) in (list, dict, set):
             made: Any = type(value)()
             self.fill(made, self.decode_items("d" if type(value) is dict else "l", items, incoming))

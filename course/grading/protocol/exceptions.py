@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from course.grading.protocol.expanded_size import is_longer
 from course.grading.protocol.interface import Connection
 from course.grading.protocol.message_bytes import Incoming, Outgoing
 from course.grading.protocol.socket_messages import ProtocolError
@@ -112,7 +113,9 @@ class Errors:
         error = None
         if args is not None and kind.__module__ in ("builtins", "far"):  # so that no code of the course runs
             with contextlib.suppress(Exception):
-                error = kind(*self._peer.reading.decode(args, incoming))
+                arguments = self._peer.reading.decode(args, incoming)
+                # Longer arguments cannot make this message, and str of them might never end.
+                error = None if is_longer(arguments, MAX_MESSAGE_CHARACTERS) else kind(*arguments)
         if error is None or str(error) != message or isinstance(error, SyntaxError) and _is_odd(error):
             error = kind.__new__(kind)
             error.args = (message,)
@@ -137,4 +140,4 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except BaseException as other:
-        return f"(its text cannot be had: __str__ raised {type(other).__name__})"
+        return f"(its text is not available: __str__ raised {type(other).__name__})"

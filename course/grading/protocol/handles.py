@@ -98,7 +98,7 @@ class Handles:
 
     def _keep_fields(self, remote: Remote, fields: list[Any], incoming: Incoming) -> None:
         if type(fields) is not list or not _SCALARS_AND_LISTS.issuperset(map(type, fields)):
-            raise ProtocolError("attributes that cannot be")
+            raise ProtocolError("impossible attributes")
         for place in range(remote._far_num_fixed):
             if type(fields[place]) is list:
                 if fields[place]:  # decode now: it may describe a class that later messages only name
@@ -109,7 +109,7 @@ class Handles:
         object.__setattr__(remote, "_far_fields", fields)
 
     def _known_class(self, names: list[str]) -> type | None:
-        """Return the first of these classes that this side knows, too."""
+        """Return the first of these classes that this side also knows."""
         for name in names[:12]:
             found = self._find_class(str(name))
             if found is not None:

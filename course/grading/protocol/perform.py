@@ -62,7 +62,7 @@ class Doing:
                 return issubclass(*args)
         if what in self.services:
             return self.services[what](*args)
-        raise ProtocolError(f"nobody knows how to {what!r:.40}")
+        raise ProtocolError(f"there is no way to {what!r:.40}")
 
     def get(self, owner: Any, name: str) -> Any:
         self._policy.check_get(owner, text_of(name))

@@ -19,8 +19,8 @@ from course.grading.protocol.tags import OPERATORS
 ASKED_OF_STRANGERS = frozenset(
     """__len__ __iter__ __next__ __reversed__ __getitem__ __setitem__ __delitem__ __contains__ __bool__ __str__ __repr__
     __enter__ __exit__ __format__ __dir__""".split())
-#: Special names that are read like other attributes. No others are: with ``__array_interface__`` NumPy would take an
-#: address for an array, and read the grader's memory there.
+#: Only these special names are read from the other side, like its other attributes. If ``__array_interface__`` were
+#: read, the other side could give NumPy any address as that of an array, and NumPy would read the grader's memory.
 READ_LIKE_OTHERS = frozenset(("__name__", "__qualname__", "__module__", "__doc__", "__dict__", "__annotations__"))
 #: The length of the name of a class that is made here. It is bounded because people see it.
 MAX_NAME_CHARACTERS = 80
@@ -56,7 +56,7 @@ class Remote:
 
     def __getattr__(self, name: str) -> Any:
         if name[:2] == "__" == name[-2:] and name not in READ_LIKE_OTHERS:
-            raise AttributeError(f"{name} of an object of the other side is not asked for")
+            raise AttributeError(f"{name} of an object in the other process cannot be read")
         kind = type(self)
         place = kind._far_places.get(name)
         if place is not None and place < len(self._far_fields):
@@ -147,9 +147,9 @@ class RemoteMethod:
 
 
 class Deferring:
-    """An object of the other side whose methods ``names`` return nothing: their calls are sent with the next other one.
+    """An object of the other side whose methods ``names`` return nothing, so that their calls can wait.
 
-    An exception from a waiting call is raised at that point.
+    The waiting calls are sent together with the next call of any other method. That call raises their exceptions.
     """
 
     def __init__(self, owner: Remote, names: frozenset[str]) -> None:
@@ -181,7 +181,7 @@ class Deferring:
         calls, self._calls = self._calls, []
         results = self._owner._far_peer.request("calls", self._owner, tuple(calls), num_wanted) if calls else ()
         if type(results) is not tuple or len(results) != num_wanted:
-            raise TypeError(f"of {num_wanted} calls there must be {num_wanted} results")
+            raise TypeError(f"{num_wanted} calls must have {num_wanted} results")
         return results
 
 

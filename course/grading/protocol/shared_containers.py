@@ -14,7 +14,10 @@ from collections.abc import Iterator
 from operator import is_
 from typing import Any
 
-from course.grading.protocol.tags import identity
+from course.grading.protocol.tags import SCALARS, identity
+
+#: At most this many containers that the other side has dropped are looked at after every message.
+NUM_DROPPED = 100
 
 
 class _Entry:
@@ -30,6 +33,12 @@ class _Entry:
 
     def num_references(self) -> int:
         return sys.getrefcount(self.value)
+
+    def contains_others(self) -> bool:
+        if type(self.value) not in (list, dict, set):
+            return False
+        items = self.value.values() if type(self.value) is dict else self.value
+        return not SCALARS.issuperset(map(type, items))
 
     def is_same(self) -> bool:
         """Return whether nothing was inserted, removed or moved. Items are compared by identity, because ``==``
@@ -72,6 +81,9 @@ class Mirrors:
         self.parity = first_id % 2
         self._entries: dict[int, _Entry] = {}
         self._id_of: dict[int, int] = {}
+        #: Containers that contain others, were dropped by the other side, and are perhaps still used by this one.
+        self._dropped: list[_Entry] = []
+        self._max_dropped = NUM_DROPPED
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -116,7 +128,7 @@ class Mirrors:
             return
         mine = entry.value
         if type(mine) is not type(value):
-            raise TypeError("a container has become one of another kind")
+            raise TypeError("the type of a container has changed")
         if type(mine) is list:
             mine[:] = value
         elif type(mine) is dict or type(mine) is set:
@@ -124,7 +136,7 @@ class Mirrors:
             mine.update(value)
         else:
             if mine.shape != value.shape or mine.dtype != value.dtype:
-                raise ValueError("an array has another shape or type than before")
+                raise ValueError("the shape or type of an array has changed")
             mine[...] = value
         self.seen(mirror_id)
 
@@ -133,6 +145,9 @@ class Mirrors:
         gone = [mirror_id for mirror_id, entry in self._entries.items()
                 if entry.num_references() <= _NUM_OWN_REFERENCES and not _is_view(entry.value)]
         self.drop(gone)
+        if 0 < len(self._dropped) <= NUM_DROPPED or len(self._dropped) > self._max_dropped:
+            self._dropped = [entry for entry in self._dropped if entry.num_references() > _NUM_OWN_REFERENCES]
+            self._max_dropped = 2 * len(self._dropped) + NUM_DROPPED
         return gone
 
     def drop(self, mirror_ids: list[int]) -> None:
@@ -140,7 +155,17 @@ class Mirrors:
             entry = self._entries.pop(mirror_id, None)
             if entry is not None:
                 self._id_of.pop(identity(entry.value), None)
+                if entry.contains_others() and entry.num_references() > _NUM_OWN_REFERENCES:
+                    entry.snapshot = None
+                    self._dropped.append(entry)
+
+    def counted(self) -> Iterator[tuple[Any, int]]:
+        """Yield each container through which the other side can still change something, and how many references to
+        it there are: a tuple may contain it many times."""
+        for entry in (*self._entries.values(), *self._dropped):
+            yield entry.value, max(entry.num_references() - _NUM_OWN_REFERENCES, 1)
 
     def clear(self) -> None:
         self._entries.clear()
+        self._dropped.clear()
         self._id_of.clear()

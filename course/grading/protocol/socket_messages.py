@@ -122,7 +122,7 @@ class Wire:
         except (ValueError, RecursionError) as error:
             raise ProtocolError(f"not a message: {type(error).__name__}") from None
         if num_read != len(text):
-            raise ProtocolError("more than one message in one")
+            raise ProtocolError("text after the end of a message")
         return message, memoryview(body)[text_end:end]
 
     def has_unread(self) -> bool:

@@ -108,7 +108,7 @@ class Exploding(Exception):
 
 @pytest.fixture
 def talk():
-    """A grader's peer, and the student's module that it asks."""
+    """Return a grader's peer, and the student's module that it asks."""
     ends = socket.socketpair()
     module = types.ModuleType("starter")
     vars(module).update(Thing=Thing, Yes=Yes, Colour=Colour, Exploding=Exploding, things=[Thing(i) for i in range(50)],
@@ -328,6 +328,93 @@ def test_arrays_are_written_in_place(talk):
     assert array.tolist() == [77, 0, 77, 0]
 
 
+# ---- values that are small in memory and endless when written out
+
+
+def doubled(num_levels, innermost):
+    """Return a list that contains a list twice, which contains a list twice, …"""
+    for _ in range(num_levels):
+        innermost = [innermost, innermost]
+    return innermost
+
+
+def each_in_each(num_lists):
+    """Return lists that contain each other: there are as many ways through them as orders of them."""
+    lists = [[] for _ in range(num_lists)]
+    for each in lists:
+        each.extend(lists)
+    return lists
+
+
+@pytest.mark.parametrize("make", [
+    lambda: doubled(60, []),
+    lambda: (doubled(30, []), {1: doubled(30, [])}),
+    lambda: doubled(15, ["ha" * 500]),
+    lambda: doubled(15, [b"ha" * 500]),
+    lambda: doubled(15, [1 << 10_000]),
+    lambda: {"a": slice(doubled(50, [])), "b": 1},
+    lambda: (doubled(10, [1] * 60_000),),
+    lambda: each_in_each(14),
+], ids=["lists", "two halves", "texts", "bytes", "large numbers", "a slice", "a long list", "cycles"])
+def test_a_value_that_is_endless_when_written_out_is_refused(talk, make):
+    vars_of(talk)["make"] = make
+    with pytest.raises(ProtocolError, match="at most (20,000,000|500,000) are accepted"):
+        talk.lab.make()
+    with pytest.raises(ProtocolError):
+        talk.lab.echo(1)
+
+
+def vars_of(talk):
+    return vars(talk.far_peer().handles.own_objects[talk.lab._far_id])
+
+
+def test_what_contains_itself_or_another_several_times_still_crosses(talk):
+    ring, shared = [1], [0] * 1000
+    ring.append(ring)
+    vars_of(talk).update(make_ring=lambda: ring, make_shared=lambda: ([shared] * 1000, {"a": shared}))
+    mine = talk.lab.make_ring()
+    assert mine[1] is mine and repr(mine) == "[1, [...]]"
+    rows, table = talk.lab.make_shared()
+    assert len(rows) == 1000 and all(row is table["a"] for row in rows)
+
+
+@pytest.mark.parametrize("keeps", ["all lists", "the innermost list only"])
+def test_shared_containers_cannot_grow_bit_by_bit_without_end(talk, keeps):
+    """Build 2 ** 15 references to an empty list, which is then filled: the value that arrived first is too large."""
+    innermost = []
+    kept = [innermost]
+
+    def make():
+        value = doubled(15, innermost)
+        kept.extend([value] if keeps == "all lists" else [])
+        return value
+
+    vars_of(talk).update(make=make, grow=lambda: innermost.extend(range(2000)), nothing=lambda: None)
+    held = talk.lab.make()
+    talk.lab.nothing()  # the other side drops what it does not keep
+    with pytest.raises(ProtocolError, match="at most 20,000,000 are accepted"):
+        talk.lab.grow()
+    del held
+
+
+def test_a_tuple_that_contains_a_list_many_times_counts_it_as_often(talk):
+    items = []
+    vars_of(talk).update(make=lambda: (items,) * 10_000, grow=lambda: items.extend(range(3000)))
+    held = talk.lab.make()
+    with pytest.raises(ProtocolError, match="at most 20,000,000 are accepted"):
+        talk.lab.grow()
+    del held
+
+
+def test_an_endless_argument_of_an_exception_is_never_written_out(talk):
+    far = talk.far_peer()
+    encode = far.errors.encode
+    vars_of(talk)["items"] = items = doubled(50, [])
+    far.errors.encode = lambda error, out: [*encode(error, out)[:1], far.writing.encode((items,), out), "m", None]
+    with pytest.raises(ProtocolError, match="at most 20,000,000 are accepted"):
+        raise_far(talk, "ValueError('m')")
+
+
 # ---- exceptions
 
 
@@ -338,7 +425,7 @@ def test_what_is_raised_there_is_raised_here(talk):
     assert caught.value.args == ("a", 3)
     with pytest.raises(talk.lab.Exploding) as exploded:
         raise_far(talk, "Exploding()")
-    assert "cannot be had" in str(exploded.value)
+    assert "is not available" in str(exploded.value)
 
 
 def raise_far(talk, expression):
@@ -386,7 +473,7 @@ def test_functions_generators_and_modules_give_nothing_away(talk):
                         (generator(), "gi_code"), (Request("r", [1]).append_output_token, "__func__")):
         with pytest.raises(AttributeError):
             talk.lab.attribute(owner, name)
-    with pytest.raises(TypeError, match="not for the sandbox"):
+    with pytest.raises(TypeError, match="may not enter the sandbox"):
         talk.lab.echo(json)
 
 
@@ -589,7 +676,7 @@ def test_what_waits_is_bounded_and_results_are_counted(talk, monkeypatch):
         waiting.twice()
     assert talk.num_requests == num_requests + 1
     monkeypatch.setattr(talk.far_peer().doing, "_do_all", lambda *args: (1,))
-    with pytest.raises(TypeError, match="of 2 calls there must be 2 results"):
+    with pytest.raises(TypeError, match="2 calls must have 2 results"):
         list(measure.repeated(waiting, "twice", 2))
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 KEY_BYTES = 32
 #: The remark for a file during whose tests something else wrote to the pipe.
-FORGED = "something other than the tests wrote where their verdicts are reported"
+FORGED = "the pipe for the tests' verdicts contained lines that the tests did not write"
 
 
 def _signature(key: bytes, number: int, text: bytes) -> bytes:

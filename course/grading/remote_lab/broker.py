@@ -1,7 +1,8 @@
 """Sandboxes for the tests' process, which may not start any itself: its parent starts them and passes their sockets on.
 
 Each process holds one end of a socket pair. The tests' process asks in lines, ``[number, what]``. The parent answers
-each with a line, and sends a descriptor along when it has started a sandbox. There is one sandbox at a time.
+each with a line, and sends a descriptor along when it has started a sandbox. There is one sandbox at a time for the
+file, and one for the reference that the file is compared with.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ MAIN = "course/grading/remote_lab/sandbox_main.py"
 #: that is measured inside.
 MAX_SANDBOXES = 400
 _MAX_LINE_BYTES = 1 << 20
+#: Whose sandbox: the student's file's, or the reference's.
+FILE, REFERENCE = "file", "reference"
 
 
 class Running(Protocol):
@@ -44,6 +47,9 @@ class Sandboxes(Protocol):
     def start(self) -> Running:
         """Start a sandbox. Raise SandboxError if that is impossible."""
 
+    def of_reference(self) -> Sandboxes:
+        """Return the same for the lab's reference instead of the student's file."""
+
 
 class OwnSandboxes:
     """Starts sandboxes from the process that runs the tests. Used where no attack is expected: ``make check-far``."""
@@ -54,15 +60,20 @@ class OwnSandboxes:
     def start(self) -> Sandbox:
         return start(self._settings.level, self._settings.files(), MAIN, (), self._settings.limits)
 
+    def of_reference(self) -> OwnSandboxes:
+        return OwnSandboxes(self._settings.of_reference())
+
 
 class Broker:
     """The parent's side. Its sandbox ends with it."""
 
     def __init__(self, settings: SandboxSettings) -> None:
-        self._sandboxes = OwnSandboxes(settings)
+        own = OwnSandboxes(settings)
+        #: What to ask for → how it is started. The sandboxes that run are under the same names.
+        self._sandboxes = {FILE: own, REFERENCE: own.of_reference()} if settings.lab.reference else {FILE: own}
+        self._running: dict[str, Sandbox] = {}
         self.key = secrets.token_bytes(KEY_BYTES)
         self.connection, self.theirs = socket.socketpair()
-        self._sandbox: Sandbox | None = None
         self._num_started = 0
         self._unread = b""
         #: Why a sandbox could not be started; "" if none failed to start.
@@ -85,37 +96,42 @@ class Broker:
                 self.connection.sendall(text[sent:])
         return True
 
-    def _do(self, what: str) -> tuple[dict[str, Any], list[int]]:
-        sandbox = self._sandbox
+    def _do(self, question: str) -> tuple[dict[str, Any], list[int]]:
+        """Answer ``what whose``, such as ``start file``."""
+        what, whose = question.split(" ")
+        sandbox = self._running.get(whose)
         if what == "start":
-            return self._start()
+            return self._start(whose)
         if what == "printed":
             return {"text": sandbox.printed() if sandbox else ""}, []
         if what == "clear" and sandbox:
             sandbox.clear_printed()
         if what == "end":
-            self.end_sandbox()
+            self.end_sandbox(whose)
         return {"cpu_s": sandbox.cpu_s() if sandbox else 0.0}, []
 
-    def _start(self) -> tuple[dict[str, Any], list[int]]:
-        self.end_sandbox()
+    def _start(self, whose: str) -> tuple[dict[str, Any], list[int]]:
+        self.end_sandbox(whose)
         self._num_started += 1
         try:
             if self._num_started > MAX_SANDBOXES:
-                raise SandboxError(f"{MAX_SANDBOXES} sandboxes were started for this file already")
-            self._sandbox = self._sandboxes.start()
+                raise SandboxError(f"{MAX_SANDBOXES} sandboxes were already started for this file")
+            if whose not in self._sandboxes:
+                raise SandboxError(f"this lab has no sandbox for {whose!r:.40}")
+            sandbox = self._running[whose] = self._sandboxes[whose].start()
         except SandboxError as error:
             self.trouble = str(error)
             return {"error": str(error)}, []
-        return {"pid": self._sandbox.pid}, [self._sandbox.connection.fileno()]
+        return {"pid": sandbox.pid}, [sandbox.connection.fileno()]
 
-    def end_sandbox(self) -> None:
-        sandbox, self._sandbox = self._sandbox, None
+    def end_sandbox(self, whose: str) -> None:
+        sandbox = self._running.pop(whose, None)
         if sandbox is not None:
             sandbox.end()
 
     def end(self) -> None:
-        self.end_sandbox()
+        for whose in list(self._running):
+            self.end_sandbox(whose)
         self.connection.close()
         self.theirs.close()
 
@@ -132,12 +148,15 @@ class BrokeredSandboxes:
         #: The key that signs verdicts. It exists only in the memory of the two processes.
         self.key = bytes.fromhex(json.loads(self._line())["key"])
 
-    def start(self) -> BrokeredSandbox:
-        answer = self.ask("start")
+    def start(self, whose: str = FILE) -> BrokeredSandbox:
+        answer = self.ask(f"start {whose}")
         if "error" in answer:
             raise SandboxError(answer["error"])
         descriptor = self._descriptors.pop()
-        return BrokeredSandbox(self, answer["pid"], socket.socket(fileno=descriptor))
+        return BrokeredSandbox(self, whose, answer["pid"], socket.socket(fileno=descriptor))
+
+    def of_reference(self) -> BrokeredReference:
+        return BrokeredReference(self)
 
     def ask(self, what: str) -> dict[str, Any]:
         self._number += 1
@@ -155,7 +174,7 @@ class BrokeredSandboxes:
         while b"\n" not in self._unread:
             data, rights, _, _ = self._socket.recvmsg(1 << 16, socket.CMSG_SPACE(4 * 16))
             if not data:
-                raise SandboxError("the process that starts sandboxes is gone")
+                raise SandboxError("the process that starts sandboxes has ended")
             self._unread += data
             for _, _, content in rights:
                 found = array.array("i")
@@ -165,11 +184,24 @@ class BrokeredSandboxes:
         return line
 
 
+class BrokeredReference:
+    """The same for the sandbox of the reference."""
+
+    def __init__(self, broker: BrokeredSandboxes) -> None:
+        self._broker = broker
+
+    def start(self) -> BrokeredSandbox:
+        return self._broker.start(REFERENCE)
+
+    def of_reference(self) -> BrokeredReference:
+        return self
+
+
 class BrokeredSandbox:
     """A sandbox that the parent has started."""
 
-    def __init__(self, broker: BrokeredSandboxes, pid: int, connection: socket.socket) -> None:
-        self._broker, self._pid, self.connection = broker, pid, connection
+    def __init__(self, broker: BrokeredSandboxes, whose: str, pid: int, connection: socket.socket) -> None:
+        self._broker, self._whose, self._pid, self.connection = broker, whose, pid, connection
         self._cpu_s = 0.0
         self._has_ended = False
 
@@ -178,17 +210,20 @@ class BrokeredSandbox:
             try:
                 self._cpu_s = max(self._cpu_s, cpu_s_of(self._pid))
             except ProcessLookupError:
-                self._cpu_s = max(self._cpu_s, float(self._broker.ask("cpu_s")["cpu_s"]))
+                self._cpu_s = max(self._cpu_s, float(self._ask("cpu_s")["cpu_s"]))
                 self._has_ended = True
         return self._cpu_s
 
     def printed(self) -> str:
-        return str(self._broker.ask("printed")["text"])
+        return str(self._ask("printed")["text"])
 
     def clear_printed(self) -> None:
-        self._broker.ask("clear")
+        self._ask("clear")
 
     def end(self) -> None:
-        self._cpu_s = max(self._cpu_s, float(self._broker.ask("end")["cpu_s"]))
+        self._cpu_s = max(self._cpu_s, float(self._ask("end")["cpu_s"]))
         self._has_ended = True
         self.connection.close()
+
+    def _ask(self, what: str) -> dict[str, Any]:
+        return self._broker.ask(f"{what} {self._whose}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import sys
 import time
 import types
+from collections.abc import Iterator
 from typing import Any
 
 from course.core.failure_messages import TimeLimitExceeded
@@ -17,13 +19,15 @@ from course.grading.remote_lab.broker import OwnSandboxes, Running, Sandboxes
 from course.grading.remote_lab.permissions import GraderPermissions
 from course.grading.remote_lab.sandbox_files import SandboxSettings
 from course.grading.remote_lab.surface import TESTS
+from course.grading.sandbox import Level, SandboxError
+from course.grading.sandbox.inside import seccomp
 
 #: The CPU time that a sandbox may use until it is up. It counts for no test, because no submission is to blame.
 STARTUP_CPU_S = 30.0
 #: Classes of these packages are known by their names on both sides.
 PACKAGES = ("mini_vllm", "course")
 #: Measurements in the sandbox that any test may request: a file that lies about these gains nothing.
-HARMLESS = frozenset(("nothing", "hash_of_none", "listed"))
+HARMLESS = frozenset(("nothing", "hash_of_none", "listed", "make_driver"))
 INSIDE = HARMLESS | {"cheapest", "peak_bytes", "num_objects", "start_counting_bytes", "stop_counting_bytes",
                      "remembered_keys", "num_kept", "begin_mlx_peak", "end_mlx_peak", "count_mlx_operations",
                      "call_and_list"}
@@ -35,6 +39,7 @@ class SandboxedLab:
     def __init__(self, settings: SandboxSettings, sandboxes: Sandboxes | None = None) -> None:
         self.settings = settings
         self._sandboxes = sandboxes or OwnSandboxes(settings)
+        self._test_module = ""
         self._sandbox: Running | None = None
         self._peer: Peer | None = None
         self._wire: Wire | None = None
@@ -47,6 +52,8 @@ class SandboxedLab:
         self.has_only_waited = False
         #: The number of tests that the wall-clock limit ended.
         self.num_waited = 0
+        #: Whether the system keeps the file from starting processes.
+        self.is_one_process = settings.level is Level.SEATBELT or (sys.platform == "linux" and seccomp.is_available())
         self.surface = settings.surface
         self.surface.load()
         self.policy = GraderPermissions(self.surface)
@@ -60,6 +67,7 @@ class SandboxedLab:
     def begin(self, limit_s: float, test_module: str, is_inside: bool = False) -> None:
         """Begin a test. It may use ``limit_s`` of CPU time in the sandbox, and ten times that much wall-clock time."""
         self.measures = INSIDE if is_inside else HARMLESS
+        self._test_module = test_module
         self.surface.add_tests(test_module, TESTS if test_module.endswith(TESTS) else test_module.rpartition(".")[2])
         if self._peer is not None and self._wire is not None and (self._peer.is_broken or self._wire.has_unread()):
             self.num_lost += 1  # unread data would be mistaken for answers in this test
@@ -80,6 +88,25 @@ class SandboxedLab:
     def total_cpu_s(self) -> float:
         """Return the CPU time that all sandboxes of this file have used."""
         return self._ended_cpu_s + (self._sandbox.cpu_s() if self._sandbox is not None else 0.0)
+
+    def process_cpu_s(self) -> float:
+        """Return the CPU time of the process in the sandbox since it started. Raise SandboxError if it has ended."""
+        if self._sandbox is None:
+            raise SandboxError("the sandbox has ended, and nothing more can be measured in it")
+        return self._sandbox.cpu_s()
+
+    @contextlib.contextmanager
+    def reference(self, module: str) -> Iterator[SandboxedLab]:
+        """Yield the reference of the lab in a second sandbox, which ends with the block."""
+        if module != self.settings.lab.reference:
+            raise ValueError(f"the reference of lab {self.settings.lab} is {self.settings.lab.reference!r}, not "
+                             f"{module!r}: name it in lab.json")
+        lab = SandboxedLab(self.settings.of_reference(), self._sandboxes.of_reference())
+        try:
+            lab.begin(self._limit_s, self._test_module)
+            yield lab
+        finally:
+            lab.end()
 
     def printed(self) -> str:
         return self._sandbox.printed() if self._sandbox else ""
@@ -157,7 +184,7 @@ class SandboxedLab:
         try:
             return self.surface.find(f"{module}.{name}")
         except KeyError:
-            raise ImportError(f"{name} of {module} is not for this lab") from None
+            raise ImportError(f"a file for this lab may not use {name} of {module}") from None
 
     def _describe_enum(self, name: str) -> tuple[bool, list[tuple[str, Any]]]:
         """Return the members and values of an enum that was handed in. Raise ProtocolError for any other name."""

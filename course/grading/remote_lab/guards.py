@@ -64,26 +64,31 @@ def _all_handed_in(what: str) -> Guard:
     def guard(_: Any, *positional: Any, **named: Any) -> Arguments:
         for value in (*positional, *named.values()):
             if isinstance(value, (Remote, RemoteMethod)):
-                raise TypeError(f"{what} is made of what was handed in, not of a {type(value).__name__} of one's own")
+                raise TypeError(f"{what} must be made of the lab's own objects, not of the file's "
+                                f"{type(value).__name__}")
         return positional, named
 
     return guard
 
 
-def _input_processor(_: Any, config: Any, prompts: Any, is_in_use: Callable[[str], Any], clock: Any) -> Arguments:
+def _input_processor(_: Any, config: Any, prompts: Any, is_in_use: Callable[[str], Any], clock: Any,
+                     regex_grammar: Any) -> Arguments:
     from mini_vllm.models.prompts import PromptReader
+    from mini_vllm.structured.grammar import RegexGrammar
     if type(prompts) is not PromptReader:
         raise TypeError(f"prompts is a {type(prompts).__name__}, must be a PromptReader")
+    if regex_grammar is not RegexGrammar:
+        raise TypeError(f"the grammar is a {type(regex_grammar).__name__}, must be the class RegexGrammar")
     num_asked = 0
 
     def counted(request_id: str) -> bool:
         """Count the calls: the search for a free id would otherwise continue until the file calls one free."""
         nonlocal num_asked
         num_asked += 1
-        check("{} answers to whether an id is in use", num_asked, MAX_MESSAGES_A_CALL)
+        check("{} answers to the question whether a request id is in use", num_asked, MAX_MESSAGES_A_CALL)
         return bool(is_in_use(request_id))
 
-    return (config, prompts, counted, clock), {}
+    return (config, prompts, counted, clock, regex_grammar), {}
 
 
 def _ids(what: str, values: Iterable[Any], bound: int) -> list[int]:
@@ -119,11 +124,12 @@ def _step(runner: Any, requests: Sequence[Any], copies: Sequence[Any] = ()) -> A
         block_ids = _ids("block_ids", request.block_ids, num_blocks)
         (context_len,) = _ids("context_len", [request.context_len], len(block_ids) * runner.cache.block_size + 1)
         if not 0 < len(token_ids) <= context_len:
-            raise IndexError(f"{len(token_ids)} tokens of a context of {context_len}")
+            raise IndexError(f"a step has {len(token_ids)} token_ids, but its context_len is {context_len}: there must "
+                             "be at least one token, and no more than context_len")
         made.append(RequestStep(token_ids, block_ids, context_len, bool(request.needs_logits),
                                 bool(request.needs_all_logits)))
     if not made:
-        raise IndexError("a step of no requests")
+        raise IndexError("a step without requests")
     return (made, _copies(runner.cache, copies)), {}
 
 
@@ -164,7 +170,7 @@ def _sample(_: Any, logits: Any, rows: Any) -> Arguments:
     rows = list(rows)
     num_rows, vocab_size = logits.shape
     if len(rows) != num_rows or not all(type(row) is SamplerRow for row in rows):
-        raise TypeError(f"{len(rows)} rows for logits of {num_rows} rows, or rows that are none")
+        raise TypeError(f"{len(rows)} rows for logits of {num_rows} rows, or a row that is not a SamplerRow")
     for row in rows:
         for token_ids in (row.prompt_token_ids, row.output_token_ids):
             _ids("token ids", list(token_ids), vocab_size)
@@ -183,7 +189,7 @@ def _prompt_logprobs(_: Any, requests: Any, groups: Any, steps: Any, logits: Any
         num_rows += num_tokens if step.needs_all_logits else int(bool(step.needs_logits))
         _ids("prompt_token_ids", list(request.prompt_token_ids), logits.shape[-1])
         if not num_tokens <= step.context_len:
-            raise IndexError(f"{num_tokens} tokens of a context of {step.context_len}")
+            raise IndexError(f"a step has {num_tokens} token_ids, more than its context_len, {step.context_len}")
     if num_rows != logits.shape[0]:
         raise IndexError(f"logits of {logits.shape[0]} rows for steps that want {num_rows}")
     return (requests, groups, steps, logits, tokenizer), {}

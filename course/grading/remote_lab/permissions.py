@@ -36,6 +36,7 @@ COMPUTED = {"mini_vllm.request.Request": ["num_tokens", "num_prompt_tokens"]}
 #: Containers that the file may change. It decides their content anyway, for example with ``append_output_token``.
 SHARED = {"mini_vllm.request.Request": ("output_token_ids",),
           "mini_vllm.sampling.row.SamplerRow": ("output_token_ids",),
+          "mini_vllm.structured.vocabulary.Vocabulary": ("shared",),
           "mini_vllm.engine_room.executor.StepResult": ("token_ids", "logprobs", "errors")}
 #: Types that cross as data. An honest side computes with them on its own.
 DATA = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, range, slice)
@@ -60,7 +61,7 @@ def _refuse_its_own(kind: type) -> None:
     """Raise TypeError for a stand-in: no honest file makes the grader use an object of the file's own. Reading the
     stand-in's ``__class__`` would return the grader's class that the object claims to be."""
     if issubclass(kind, (Remote, RemoteMethod)):
-        raise TypeError("the file under test has the grader use an object of its own")
+        raise TypeError("the file under test passes an object of its own to the grader")
 
 
 def _check_numbers(name: str, offer: Offer, arguments: Sequence[Any]) -> None:
@@ -70,7 +71,7 @@ def _check_numbers(name: str, offer: Offer, arguments: Sequence[Any]) -> None:
         if type(value).__module__.split(".")[0] in ("numpy", "mlx") and value.size == 1:  # a number in an array
             value = value.item()
         if isinstance(value, (int, float)) and bound is not None and not -bound <= value <= bound:
-            raise ValueError(f"{name} was called with {value!r:.40}; the grader takes numbers up to {bound:,}")
+            raise ValueError(f"{name} was called with {value!r:.40}; the grader accepts numbers up to {bound:,}")
 
 
 class GraderPermissions(Permissions):
@@ -86,7 +87,7 @@ class GraderPermissions(Permissions):
         _refuse_its_own(kind)
         if isinstance(owner, type):
             if name not in self.surface.of(owner).reads:
-                raise AttributeError(f"{name} of {owner.__name__} is not for the file under test")
+                raise AttributeError(f"the file under test may not use {name} of {owner.__name__}")
             return
         if kind is types.SimpleNamespace:  # a test made it from what the file may use
             if name.startswith("_") or name not in vars(owner):
@@ -107,9 +108,9 @@ class GraderPermissions(Permissions):
         kind = type(owner)
         _refuse_its_own(kind)
         if isinstance(owner, type) or name not in self.surface.of(kind).sets:
-            raise AttributeError(f"{name} of {kind.__name__} cannot be set: what was handed in is to be used")
+            raise AttributeError(f"{name} of {kind.__name__} cannot be set: use the object as it was passed in")
         if callable(static(kind, name)) or callable(_own_dict(owner).get(name)):
-            raise AttributeError(f"{name} of {kind.__name__} is not for the file under test to replace")
+            raise AttributeError(f"the file under test may not replace {name} of {kind.__name__}")
 
     def check_call(self, function: Any, arguments: Sequence[Any] = ()) -> None:
         kind = type(function)
@@ -119,16 +120,16 @@ class GraderPermissions(Permissions):
         if isinstance(function, type):
             offer = self.surface.of(function)
             if not offer.can_be_called:
-                raise TypeError(f"{function.__name__} is not for the file under test to make")
+                raise TypeError(f"the file under test may not create a {function.__name__}")
             _check_numbers(function.__name__, offer, arguments)
         elif isinstance(function, _FUNCTIONS):
             listed = self.surface.of_function(function)
             if listed is not None:
                 if not listed.can_be_called:
-                    raise TypeError(f"{function!r:.80} is not for the file under test to call")
+                    raise TypeError(f"the file under test may not call {function!r:.80}")
                 _check_numbers(str(getattr(function, "__name__", "it")), listed, arguments)
         elif "__call__" not in self.surface.of(kind).reads:
-            raise TypeError(f"a {kind.__name__} is not for the file under test to call")
+            raise TypeError(f"the file under test may not call a {kind.__name__}")
 
     def found(self, owner: Any, name: str, value: Any) -> Any:
         return guarded_attribute(owner, name, value)
@@ -141,22 +142,21 @@ class GraderPermissions(Permissions):
         _refuse_its_own(kind)
         if kind in DATA or kind.__module__.split(".")[0] in ("numpy", "mlx"):
             # No honest side makes the grader compute with the side's own numbers: "a" * 10**10.
-            raise TypeError(f"{name} of a {kind.__name__} is not for the grader to compute")
+            raise TypeError(f"the grader does not compute {name} of a {kind.__name__}")
         if name in _IDENTITY or name in self.surface.of(kind).reads and not isinstance(owner, type):
             return
         if name in _WORDS and (self.surface.lists(kind) or isinstance(owner, type)):
             return
         if name in ("__iter__", "__next__") and kind.__module__ == "builtins" and isinstance(owner, Iterator):
             return  # an iterator over something that may be iterated over
-        raise TypeError(f"{name} of {kind.__name__} is not for the file under test")
+        raise TypeError(f"the file under test may not use {name} of {kind.__name__}")
 
     def check_handle(self, value: Any) -> None:
         if isinstance(value, _NEVER):
-            raise TypeError(f"a {type(value).__name__} is not for the sandbox")
+            raise TypeError(f"a {type(value).__name__} may not enter the sandbox")
 
     def guards(self, owner: Any, name: str) -> bool:
-        kind = type(owner)
-        return name not in SHARED.get(f"{kind.__module__}.{kind.__qualname__}", ())
+        return not any(name in SHARED.get(f"{kind.__module__}.{kind.__qualname__}", ()) for kind in type(owner).__mro__)
 
     def readable_fields(self, kind: type, names: list[str]) -> list[str]:
         reads = self.surface.of(kind).reads

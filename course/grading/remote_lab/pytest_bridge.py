@@ -128,8 +128,8 @@ class SandboxSessions(FilesHere):
                     raised = error
                 continue
             if source is not None:
-                raise CanaryPassed("a wrong solution passes this test beside this file: the file meddles with how it "
-                                   "is measured")
+                raise CanaryPassed("a wrong solution passes this test when this file is loaded: the file tampers with "
+                                   "the measurement")
         if raised is not None:
             raise raised
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ class SandboxMeasures(Where):
     """The file under test runs in the sandbox of ``lab``."""
 
     lines_a_question = 5
+    is_alone = True
 
     def __init__(self, lab: SandboxedLab) -> None:
         self._lab = lab
@@ -30,6 +32,17 @@ class SandboxMeasures(Where):
         """Return an operator of an object in the sandbox, such as ``queue.__len__``, as the object's method there."""
         owner: Any = getattr(function, "__self__", None)
         return RemoteMethod(owner, function.__name__) if is_stand_in(owner) else function
+
+    def cpu_s(self) -> float:
+        return self._lab.process_cpu_s()
+
+    def is_one_process(self) -> bool:
+        return self._lab.is_one_process
+
+    @contextlib.contextmanager
+    def reference(self, module: str) -> Iterator[tuple[Where, Any]]:
+        with self._lab.reference(module) as lab:
+            yield SandboxMeasures(lab), lab.module()
 
     def num_objects(self, thing: object, but: tuple[type, ...]) -> int:
         return int(self.measure("num_objects", thing))

@@ -131,7 +131,7 @@ class Surface:
 
 def _offer(name: str, words: str) -> Offer:
     if not isinstance(words, str) or not name.rpartition(".")[0]:
-        raise LabError(f"surface: {name} must be module.Name, with a text of names")
+        raise LabError(f"surface: {name} must be module.Name, and its value must be a string that lists names")
     names = words.split()
     matches = [_NAME.fullmatch(each) for each in names]
     odd = [each for each, match in zip(names, matches, strict=True) if match is None]

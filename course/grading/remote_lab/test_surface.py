@@ -53,7 +53,7 @@ def test_numbers_beyond_the_bound_do_not_make_a_pool():
     policy = GraderPermissions(Surface({"mini_vllm.block_pool.BlockPool": "(100)"}))
     policy.check_call(BlockPool, (100, True))
     for number in (101, -101, 10**400, 1e9, float("inf"), float("nan"), np.int64(101), np.array([10**6])):
-        with pytest.raises(ValueError, match="takes numbers up to 100"):
+        with pytest.raises(ValueError, match="accepts numbers up to 100"):
             policy.check_call(BlockPool, (number,))
 
 

@@ -33,7 +33,7 @@ def choose_level(wanted: str) -> Level:
     If there is none, "require" raises SandboxError and "auto" falls back to PLAIN. "none" always means PLAIN.
     """
     if wanted not in WANTED:
-        raise SandboxError(f"sandbox {wanted!r} is none of {', '.join(WANTED)}")
+        raise SandboxError(f"sandbox is {wanted!r}, must be one of {', '.join(WANTED)}")
     if wanted == "none":
         return Level.PLAIN
     reasons = []
@@ -50,7 +50,10 @@ def choose_level(wanted: str) -> Level:
 
 @functools.cache
 def why_not(level: Level) -> str | None:
-    """Return why this level does not work here; None if a process at this level could not read a file outside."""
+    """Return why this level does not work on this machine, or None if it works.
+
+    A level works if a probe that runs at this level cannot read a file outside the sandbox.
+    """
     if level is Level.LANDLOCK and landlock.abi() == 0:
         return "the kernel has no Landlock"
     try:
@@ -73,11 +76,11 @@ def describe(level: Level) -> tuple[bool, tuple[str, ...]]:
     if level is Level.PLAIN:
         sentences += _PLAIN_WITH_FILTER if has_filter else _PLAIN_WITHOUT_FILTER
     elif sys.platform == "linux" and not has_filter:
-        sentences.append("This kernel or machine does not filter system calls: only the level's own walls stand.")
+        sentences.append("This machine does not filter system calls: only the level's own restrictions apply.")
     return has_network, tuple(sentences)
 
 
-_KERNEL = "A flaw in the kernel is a way out: for an exam, grade in a container or a virtual machine of its own."
+_KERNEL = "A flaw in the kernel is a way out: for an exam, grade in a separate container or virtual machine."
 _SENTENCES = {
     Level.BUBBLEWRAP: (_KERNEL,),
     Level.NAMESPACES: (_KERNEL,),
@@ -92,13 +95,13 @@ _PLAIN_WITH_FILTER = ("Writing, new processes and the network are refused, but b
 _PLAIN_WITHOUT_FILTER = (
     "The file can write and delete whatever you can: tests, results, other submissions.",
     "The file can use the network, and stop or kill the grader.",
-    "A process that it starts and that gets away from its group may stay behind.",
+    "A process that the file starts may leave its process group and keep running.",
 )
 
 
 def _landlock_gaps(abi: int) -> list[str]:
     """Return the gaps of Landlock when there is no filter of system calls in addition."""
-    gaps = ["The file can use the network by other means than TCP, and change the permissions of your files."]
+    gaps = ["The file can use the network, except over TCP, and change the permissions of your files."]
     if abi < _ABI_WITH_TCP:
         gaps.append("The file can use TCP.")
     if abi < _ABI_WITH_SCOPES:

@@ -120,7 +120,7 @@ def test_a_level_that_lets_a_file_be_read_does_not_count():
 
 
 def test_an_unknown_wish_is_refused():
-    with pytest.raises(SandboxError, match="sandbox 'docker' is none of auto, require, none"):
+    with pytest.raises(SandboxError, match="sandbox is 'docker', must be one of auto, require, none"):
         choose_level("docker")
 
 

@@ -76,15 +76,15 @@ class _Hook:
         if event not in _EVENTS:
             return
         if event in REFUSED:
-            raise PermissionError(f"{event} is not for the process that runs the tests")
+            raise PermissionError(f"the process that runs the tests may not use {event}")
         path = arguments[0]
         if isinstance(path, int):  # a descriptor that is already open
             return
         flags = arguments[2] if event == "open" and isinstance(arguments[2], int) else 0
         if flags & _WRITING:
-            raise PermissionError(f"the process that runs the tests writes no files, not {path!r:.200}")
+            raise PermissionError(f"the process that runs the tests may not write {path!r:.200}")
         if not self._is_readable(path):
-            raise PermissionError(f"{path!r:.200} is not for the process that runs the tests")
+            raise PermissionError(f"the process that runs the tests may not read {path!r:.200}")
 
     def _is_readable(self, path: Any) -> bool:
         try:

@@ -26,6 +26,11 @@ _COMPANIONS = {"pytest": ("_pytest", "py", "pluggy", "iniconfig", "packaging", "
                           "typing_extensions")}
 
 
+def interpreter() -> str:
+    """Return the path of the running Python, bypassing any virtual environment."""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
 @dataclass(frozen=True)
 class View:
     """Paths that can be read. A hole is empty, except for the packages in it."""
@@ -37,16 +42,13 @@ class View:
     packages: tuple[str, ...]
 
 
-def interpreter() -> str:
-    """Return the path of the running Python, bypassing any virtual environment."""
-    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
-
-
 @functools.cache
 def view_of(packages: tuple[str, ...]) -> View:
     """Return the paths of this machine that a sandbox with these packages needs."""
     libraries = _library_folders()
     links = tuple((path, os.readlink(path)) for path in libraries if os.path.islink(path))
+    if "mkl" in packages:
+        links += (("/proc/self/exe", interpreter()),)  # MKL ends the process if it cannot read this link
     folders = _without_nested(os.path.realpath(path) for path in libraries)
     holes = {os.path.realpath(hole) for folder in folders for hole in _site_folders(folder)}
     files = [path for path in (*_SINGLE_FILES, interpreter()) if os.path.exists(path)]
@@ -80,9 +82,22 @@ def _without_nested(paths: Iterable[str], within: tuple[str, ...] = ()) -> tuple
     return tuple(kept)
 
 
+def installed_blas() -> tuple[str, ...]:
+    """Return the packages with a fast BLAS that are installed: MLX for the CPU on Linux multiplies with one."""
+    return (*(("nvpl",) if _package_path("nvpl") is not None else ()), *(("mkl",) if mkl_library() else ()))
+
+
+def mkl_library() -> str | None:
+    """Return the library through which MKL is loaded, the latest version; None if MKL is not installed."""
+    found = sorted(glob.glob(os.path.join(glob.escape(sys.prefix), "lib", "libmkl_rt.so*")), key=len)
+    return os.path.realpath(found[-1]) if found else None
+
+
 def package_paths(name: str) -> tuple[str, ...]:
     """Return the folders and files of an installed package, its companions and its bundled libraries. Raise
     SandboxError if it is not installed."""
+    if name == "mkl" and (library := mkl_library()):  # not a package of Python: libraries next to each other
+        return tuple(glob.glob(os.path.join(glob.escape(os.path.dirname(library)), "libmkl_*.so*")))
     top = _package_path(name)
     if top is None:
         raise SandboxError(f"package {name!r} is not installed; the sandbox cannot offer it")

@@ -60,18 +60,24 @@ class Similarity:
     left_out: dict[str, str]
     #: Student → why the file was not compared.
     not_compared: dict[str, str]
+    #: How many pairs were left out because both students are in the same group.
+    num_in_groups: int = 0
 
 
 Runs = frozenset[tuple[str, ...]]
 
 
-def compare(lab: Lab, texts: Mapping[str, str]) -> Similarity:
-    """Compare the students' texts with each other and with the reference. The texts are read, never run."""
+def compare(lab: Lab, texts: Mapping[str, str], groups: Mapping[str, str] | None = None) -> Similarity:
+    """Compare the students' texts with each other and with the reference. The texts are read, never run.
+
+    ``groups`` maps students to their groups. Students of one group hand in the same work, so they are not compared with
+    each other.
+    """
     solution = lab.solution.read_text(encoding="utf-8")
     starter = make_starter(solution, lab.relative(lab.solution))[0]
     known = frozenset(declared_names(starter))
     reference, shipped = bodies_of(clean_solution(solution), known), bodies_of(starter, known)
-    left_out = {name: "so short that there is hardly another way" for name in task_names(solution)
+    left_out = {name: "so short that there is hardly another way to write it" for name in task_names(solution)
                 if name in reference and reference[name].num_statements <= MAX_TRIVIAL_STATEMENTS}
     tasks = [name for name in task_names(solution) if name in reference and name not in left_out]
     written, not_compared = _written(texts, tasks, known, shipped)
@@ -79,9 +85,10 @@ def compare(lab: Lab, texts: Mapping[str, str]) -> Similarity:
     tasks = [name for name in tasks if name not in left_out]
     everyone = {**written, REFERENCE: {name: reference[name] for name in tasks}}
     runs = _rare_runs(everyone, tasks, shipped, len(written))
-    alike = _alike(runs)
+    alike, num_in_groups = _alike(runs, groups or {})
     pairs = tuple(_pair(first, second, ratio, everyone, runs) for ratio, first, second in alike[:MAX_PAIRS])
-    return Similarity(lab.number, len(written), pairs, len(alike), left_out, not_compared)
+    return Similarity(lab.number, len(written), pairs, len(alike), left_out, not_compared,
+                      num_in_groups)
 
 
 def _written(texts: Mapping[str, str], tasks: list[str], known: frozenset[str],
@@ -126,9 +133,12 @@ def _runs(body: Body) -> Runs:
     return frozenset(body.tokens[i:i + RUN] for i in range(max(len(body.tokens) - RUN, 0) + 1))
 
 
-def _alike(runs: Mapping[str, Mapping[str, Runs]]) -> list[tuple[float, str, str]]:
-    """Return similar pairs, the most similar first. The runs of each file are the bits of one number: a class of 200
-    has 20,000 pairs, and each costs one "and"."""
+def _alike(runs: Mapping[str, Mapping[str, Runs]], groups: Mapping[str, str]) -> tuple[
+        list[tuple[float, str, str]], int]:
+    """Return similar pairs, the most similar first, and the number of pairs that are within a group.
+
+    The runs of each file are the bits of one number: a class of 200 has 20,000 pairs, and each costs one "and".
+    """
     places: dict[tuple[str, tuple[str, ...]], int] = {}
     bits = {}
     for who, by_name in runs.items():
@@ -137,11 +147,15 @@ def _alike(runs: Mapping[str, Mapping[str, Runs]]) -> list[tuple[float, str, str
     sizes = {who: number.bit_count() for who, number in bits.items()}
     large = [who for who, size in sizes.items() if size >= MIN_RUNS]
     found = []
+    sizes_of_groups = Counter(groups[who] for who in runs if who in groups)
     for first, second in combinations(large, 2):
+        if first in groups and groups[first] == groups.get(second):
+            continue
         ratio = (bits[first] & bits[second]).bit_count() / min(sizes[first], sizes[second])
         if ratio >= MIN_RATIO:
             found.append((ratio, first, second))
-    return sorted(found, key=lambda pair: (-pair[0], pair[1], pair[2]))
+    return (sorted(found, key=lambda pair: (-pair[0], pair[1], pair[2])),
+            sum(size * (size - 1) // 2 for size in sizes_of_groups.values()))
 
 
 def _as_bits(places: list[int]) -> int:

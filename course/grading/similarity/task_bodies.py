@@ -46,7 +46,7 @@ def bodies_of(text: str, known_names: frozenset[str] = frozenset()) -> dict[str,
     ``known_names`` are the lab's names, which are kept; so are attributes and Python's own names.
     """
     if len(text) > MAX_CHARACTERS:
-        raise Unreadable(f"it has {len(text):,} characters, and more than {MAX_CHARACTERS:,} are not compared")
+        raise Unreadable(f"it has {len(text):,} characters; a file with more than {MAX_CHARACTERS:,} is not compared")
     try:
         tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in _LAYOUT]
     except (tokenize.TokenError, SyntaxError, ValueError):

@@ -128,4 +128,22 @@ def test_the_page_shows_both_sides_and_breaks_on_nothing(lab, tmp_path):
     write_similarity(tmp_path, [compare(lab, {"<b>anna": nasty, "ben": nasty})])
     html, markdown = ((tmp_path / f"similarity.{kind}").read_text(encoding="utf-8") for kind in ("html", "md"))
     assert html.count('<div class="beside">') >= 2 and "<script" not in html and "<b>" not in html
-    assert "Never scored" in markdown and "100 %" in markdown and "\x1b" not in markdown + html
+    assert "never scored" in markdown and "100 %" in markdown and "\x1b" not in markdown + html
+
+
+def test_pairs_within_a_group_are_left_out_and_counted(lab, tmp_path):
+    texts = {name: OWN for name in ("anna", "ben", "cora", "dan")}
+    groups = {"anna": "red", "ben": "red", "cora": "blue", "zoe": "blue"}
+    found = compare(lab, texts, groups)
+    assert {(pair.first, pair.second) for pair in found.pairs} == {
+        ("anna", "cora"), ("anna", "dan"), ("ben", "cora"), ("ben", "dan"), ("cora", "dan")}
+    assert (found.num_in_groups, found.num_alike) == (1, 5)
+    everyone = compare(lab, texts)
+    assert (everyone.num_in_groups, len(everyone.pairs)) == (0, 6)
+    write_similarity(tmp_path, [found, everyone])
+    page = (tmp_path / "similarity.md").read_text(encoding="utf-8")
+    assert page.count("Left out: 1 pair within a group.") == 1 and "4 files compared." in page
+    alone = compare(lab, {"anna": OWN, "ben": OWN}, groups)
+    write_similarity(tmp_path, [alone])
+    page = (tmp_path / "similarity.md").read_text(encoding="utf-8")
+    assert not alone.pairs and "no two are very similar. Left out: 1 pair" in page

@@ -49,7 +49,7 @@ def _close_standard_input() -> None:
 def _become_the_inner_process(orders: dict[str, Any]) -> None:
     """Fork one or two keepers. Return in the process that will run the student's file."""
     level = orders["level"]
-    if level == "bubblewrap":  # it made the namespaces, and this is their first process
+    if level == "bubblewrap":  # bubblewrap created the namespaces, and this process is the first one in them
         init_process.die_with_parent()
         drop_capabilities()
     elif level == "namespaces":

@@ -45,6 +45,7 @@ def change_root(root: str, trees: Iterable[str], holes: Iterable[str], links: It
         _show(package, root)
     for name, target in links:
         if not os.path.lexists(root + name):
+            os.makedirs(os.path.dirname(root + name), exist_ok=True)
             os.symlink(target, root + name)
     for folder in (*hollow, root):
         mount(None, folder, None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
