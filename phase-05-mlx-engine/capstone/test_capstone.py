@@ -1,10 +1,10 @@
-"""The capstone: an engine in which every part is one's own serves 32 requests as the reference does.
+"""The capstone: an engine made only of the student's parts serves 32 requests as the reference does.
 
-    pytest phase-05-mlx-engine/capstone                    of the solutions; of the starters, too, once all are edited
-    pytest phase-05-mlx-engine/capstone --impl starter     of the starters
-    pytest phase-05-mlx-engine/capstone --impl ~/vllm      of the starters in another folder like this project
+    pytest phase-05-mlx-engine/capstone                    test the solutions, and the starters once all are edited
+    pytest phase-05-mlx-engine/capstone --impl starter     test the starters
+    pytest phase-05-mlx-engine/capstone --impl ~/vllm      test the starters in another checkout of this project
 
-The engine runs in a process of its own, so that a piece which hangs or crashes costs one test.
+The engine runs in a separate process, so that a piece that hangs or crashes fails only one test.
 """
 
 from pathlib import Path
@@ -25,13 +25,14 @@ def run(pieces, *workloads):
     if outcome.problem is not None:
         blame = find_blame(ROOT, pieces, spec, outcome.problem, LABS)
         labs = ", ".join(str(lab) for lab in blame.labs)
-        who = f"It is the piece of lab {labs}" if blame.is_alone else f"Only together do the pieces of labs {labs} fail"
+        who = (f"The piece of lab {labs} fails" if blame.is_alone
+               else f"The pieces of labs {labs} fail only when they are combined")
         pytest.fail(f"{outcome.problem.sentence()}.\n{who}: {blame.problem.sentence()}", pytrace=False)
     return outcome
 
 
 def test_every_part_is_ones_own(pieces):
-    assert [seat.slot for seat in pieces.seats if seat.lab is None] == [], "every slot of the engine has a piece"
+    assert [seat.slot for seat in pieces.seats if seat.lab is None] == [], "every part must come from a lab"
 
 
 def test_every_workload_gives_the_references_tokens(pieces):
@@ -39,4 +40,7 @@ def test_every_workload_gives_the_references_tokens(pieces):
 
 
 def test_32_requests_with_shared_prefixes_priorities_and_aborts(pieces):
-    assert run(pieces, CAPSTONE).equal[CAPSTONE] > 700, "23 requests to their end, 9 to their third token"
+    num_equal = run(pieces, CAPSTONE).equal[CAPSTONE]
+    assert num_equal > 700, (
+        f"{num_equal} tokens equal the reference's, expected more than 700: 23 requests run to the end, and 9 are "
+        "aborted after their third token")

@@ -1,4 +1,4 @@
-"""Choose the next token of a text from the scores that a language model gives to all of them.
+"""Choose the next token of a text: a language model scores all tokens, and this code picks one of them.
 
     "Once upon a"  ─▶  the model  ─▶  one score per token: its logit     ─▶  most_likely  ─▶  " time"
 
@@ -7,7 +7,7 @@
                                       logit  -2.0   1.3   0.4   9.1   -5.7
 
 A *token* is a piece of text with a number, its id. The model never chooses: it scores every token that it knows, and
-the program around it picks one. That program is yours now.
+the program around the model picks one. In this lab you write that program.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Sequence
 
 
 def most_likely(logits: Sequence[float]) -> int:
-    """The id of the token with the largest logit. ``logits[i]`` is the logit of token ``i``.
+    """Return the id of the token with the largest logit. ``logits[i]`` is the logit of token ``i``.
 
-    If several tokens share the largest logit, return the smallest of them.
-    A logit can be negative, and ``-inf`` for a token that must not be chosen.
+    If several tokens share the largest logit, return the smallest of their ids.
+    A logit can be negative. The logit of a token that must not be chosen is ``-inf``.
 
     >>> most_likely([-2.0, 1.3, 0.4, 9.1, -5.7])
     3
@@ -33,9 +33,10 @@ def most_likely(logits: Sequence[float]) -> int:
 
 
 def most_likely_first(logits: Sequence[float], k: int) -> list[int]:
-    """The ids of the ``k`` tokens with the largest logits, the largest first; of equal logits, the smaller id first.
+    """Return the ids of the ``k`` tokens with the largest logits, the largest logit first.
 
-    If there are fewer than ``k`` tokens, return all of them. ``logits`` is not changed.
+    If logits are equal, the smaller id comes first. If there are fewer than ``k`` tokens, return all of them.
+    ``logits`` is not changed.
 
     >>> most_likely_first([-2.0, 1.3, 0.4, 9.1, -5.7], 2)
     [3, 1]

@@ -3,23 +3,23 @@ from course.mutants import Mutant
 MUTANTS = [
     Mutant(
         name="softmax-without-a-shift",
-        story="The textbook formula; right until a score passes 709 and exp() is inf.",
+        story="Uses the textbook formula. It is right until a score exceeds 709 and exp() is inf.",
         replace="    shifted = scores - scores.max(axis=-1, keepdims=True)\n",
         by="    shifted = scores\n",
         killed_by="test_task_1_softmax_does_not_overflow_on_huge_scores",
-        breaks="softmax: no inf and no nan",
+        breaks="softmax: no weight is inf or nan",
     ),
     Mutant(
         name="softmax-shifts-by-the-largest-of-all",
-        story="One maximum for the whole array: no overflow, but a row far below it becomes 0 / 0.",
+        story="Subtracts one maximum from the whole array: nothing overflows, but a row of low scores becomes 0 / 0.",
         replace="    shifted = scores - scores.max(axis=-1, keepdims=True)\n",
         by="    shifted = scores - scores.max()\n",
         killed_by="test_task_1_softmax_rows_of_very_different_size",
-        breaks="softmax: even if one row's scores are around 1e4 and the next row's around -1e4",
+        breaks="softmax: even if one row's scores are around 1e4 and the next row's scores are around -1e4",
     ),
     Mutant(
         name="softmax-works-in-place",
-        story="Saves an array by changing the caller's.",
+        story="Saves an array by overwriting the caller's.",
         replace="    shifted = scores - scores.max(axis=-1, keepdims=True)\n",
         by="    scores -= scores.max(axis=-1, keepdims=True)\n    shifted = scores\n",
         killed_by="test_task_1_softmax_masked_entries_weigh_nothing_and_the_input_is_kept",
@@ -27,7 +27,7 @@ MUTANTS = [
     ),
     Mutant(
         name="attention-without-the-scale",
-        story="Forgets 1 / sqrt(head_dim); every property test of a mask still passes.",
+        story="Forgets 1 / sqrt(head_dim). Tests of the mask alone still pass.",
         replace=" / np.sqrt(head_dim)\n    query_positions",
         by="\n    query_positions",
         killed_by="test_task_2_agrees_with_attention_in_slow_motion",
@@ -35,18 +35,18 @@ MUTANTS = [
     ),
     Mutant(
         name="attention-mask-counts-from-the-first-key",
-        story="Query i sees keys 0..i. Right for a whole text; a chunk, or one decoded token, sees almost nothing.",
+        story="Query i sees keys 0..i. That is right for a whole text, but the queries of a chunk see too few keys.",
         replace="    query_positions = num_keys - num_queries + np.arange(num_queries)\n",
         by="    query_positions = np.arange(num_queries)\n",
         killed_by="test_task_2_a_chunk_is_the_tail_of_the_whole",
         breaks=(
             "causal_attention: The last query belongs to the last key",
-            "invariant 3: How a text is cut into calls does not change its logits",
+            "invariant 3: The logits of a text do not depend on how the text is cut into calls",
         ),
     ),
     Mutant(
         name="attention-masks-after-softmax",
-        story="Zeroes the future weights after normalising: what is left no longer sums to 1.",
+        story="Sets future weights to 0 after the softmax: the other weights no longer sum to 1.",
         replace="    weights = softmax(np.where(is_future, -np.inf, scores))\n",
         by="    weights = np.where(is_future, 0.0, softmax(scores))\n",
         killed_by="test_task_2_equal_scores_give_the_mean_of_the_visible_values",
@@ -54,28 +54,28 @@ MUTANTS = [
     ),
     Mutant(
         name="attention-forgets-the-mask",
-        story="Bidirectional attention: decoding one token at a time looks right, recomputing does not.",
+        story="Every query sees all keys. Decoding one token at a time still looks right; recomputing a text does not.",
         replace="    weights = softmax(np.where(is_future, -np.inf, scores))\n",
         by="    weights = softmax(scores)\n",
         killed_by="test_task_2_future_tokens_do_not_influence_earlier_outputs",
         breaks=(
             "causal_attention: sees the keys at positions 0 up to and including its own",
-            "causal_attention: a key that the query does not see weighs nothing",
-            "invariant 1: and no other",
+            "causal_attention: the weight of a key that the query does not see is 0",
+            "invariant 1: and no others",
             "invariant 2: K and V of a token never change once they are computed",
         ),
     ),
     Mutant(
         name="num-tokens-asks-the-first-layer",
-        story="Layer 0 is written first, so in the middle of a pass it is ahead of the others.",
+        story="Returns the length of layer 0, which is written first and during a pass holds more than the others.",
         replace="        return min(self.lengths)\n",
         by="        return self.lengths[0]\n",
         killed_by="test_task_3_num_tokens_counts_what_every_layer_holds",
-        breaks="KVCache.num_tokens: How many tokens *every* layer holds",
+        breaks="KVCache.num_tokens: The number of tokens that *every* layer holds",
     ),
     Mutant(
         name="append-keeps-the-callers-arrays",
-        story="A first append that fills the cache is stored by assignment: it looks like a copy and is none.",
+        story="If the first append fills the cache, it keeps the caller's arrays instead of copying them.",
         replace="        self.keys[layer][start:end] = keys\n        self.values[layer][start:end] = values\n",
         by="        if len(keys) == self.capacity:\n"
            "            self.keys[layer], self.values[layer] = keys, values\n"
@@ -87,30 +87,30 @@ MUTANTS = [
     ),
     Mutant(
         name="append-concatenates",
-        story="Grows the arrays by concatenation: right numbers, and a copy of the whole cache at every token.",
+        story="Grows the arrays by concatenation. The numbers are right, but every token copies the whole cache.",
         replace="        self.keys[layer][start:end] = keys\n        self.values[layer][start:end] = values\n",
         by="        self.keys[layer] = np.concatenate([self.keys[layer][:start], keys])\n"
            "        self.values[layer] = np.concatenate([self.values[layer][:start], values])\n",
         killed_by="test_task_3_get_copies_nothing",
         breaks=(
             "KVCache: Growing an array by one token per step would copy the whole cache at every step",
-            "KVCache.get: Reading the cache copies no row",
+            "KVCache.get: This copies no row",
         ),
     ),
     Mutant(
         name="append-advances-before-it-checks",
-        story="Counts the new tokens first and refuses them afterwards: the refused tokens are there, as rows of junk.",
+        story="Counts the new tokens before it rejects them, so the cache claims to hold rows that were not written.",
         replace="        end = start + len(keys)\n",
         by="        end = self.lengths[layer] = start + len(keys)\n",
         killed_by="test_task_3_append_beyond_capacity_changes_nothing",
         breaks=(
-            "KVCache.append: A call that raises has changed nothing: not a length",
-            "invariant 5: A call that raises has changed nothing",
+            "KVCache.append: A call that raises changes nothing: no length",
+            "invariant 5: A call that raises changes nothing",
         ),
     ),
     Mutant(
         name="append-leaves-the-last-slot-empty",
-        story="Refuses at capacity instead of beyond it.",
+        story="Raises when the layer would hold exactly ``capacity`` tokens.",
         replace="        if end > self.capacity:\n",
         by="        if end >= self.capacity:\n",
         killed_by="test_task_3_the_last_slot_can_be_used",
@@ -118,28 +118,28 @@ MUTANTS = [
     ),
     Mutant(
         name="append-lets-numpy-broadcast",
-        story="No check of the shapes: one value row is silently written three times.",
+        story="Does not check the shapes: numpy silently writes one row of values three times.",
         replace="        self.check_new_rows(keys, values)\n",
         by="",
         killed_by="test_task_3_append_refuses_shapes_that_do_not_fit",
-        breaks="KVCache.append: ValueError for what ``check_new_rows`` refuses",
+        breaks="KVCache.append: ValueError for arrays that ``check_new_rows`` rejects",
     ),
     Mutant(
         name="decode-feeds-the-prompt-token-by-token",
-        story="Right answers, but the prompt takes one call a token instead of one call.",
+        story="The answers are right, but the prompt takes one call per token.",
         replace="    not_computed = list(prompt_ids)\n",
         by="    for token_id in prompt_ids[:-1] if num_new_tokens else ():\n"
            "        model.forward([token_id], cache)\n"
            "    not_computed = list(prompt_ids[-1:])\n",
         killed_by="test_task_4_with_cache_every_token_is_sent_once",
         breaks=(
-            "decode_with_cache: The prompt is sent in one call, then one token per call",
-            "decode_with_cache: forward calls got ``P, 1, 1, ..., 1`` tokens",
+            "decode_with_cache: send the prompt in one call, then one token per call",
+            "decode_with_cache: forward calls received ``P, 1, 1, ..., 1`` tokens",
         ),
     ),
     Mutant(
         name="decode-feeds-the-last-token-back",
-        story="Computes K/V for the last emitted token, which nobody will ever read.",
+        story="Computes K and V of the last emitted token, which no later step reads.",
         replace="        not_computed = token_ids[-1:]\n    return DecodeResult(token_ids, logits)\n",
         by="        not_computed = token_ids[-1:]\n"
            "    if num_new_tokens and cache.num_tokens < cache.capacity:\n"
@@ -149,12 +149,12 @@ MUTANTS = [
         breaks=(
             "decode_with_cache: The last new token is never sent",
             "decode_with_cache: the cache holds exactly ``P + num_new_tokens - 1`` tokens",
-            "invariant 4: The last emitted one is not sent at all",
+            "invariant 4: The last emitted token is never sent",
         ),
     ),
     Mutant(
         name="decode-asks-for-one-slot-too-many",
-        story="Takes prompt + new tokens for the size of the cache, although the last token is never cached.",
+        story="Requires a slot for every prompt token and every new token, but the last token is never cached.",
         replace="    num_slots = 0 if num_new_tokens == 0 else len(prompt_ids) + num_new_tokens - 1\n",
         by="    num_slots = 0 if num_new_tokens == 0 else len(prompt_ids) + num_new_tokens\n",
         killed_by="test_task_4_a_cache_of_exactly_the_right_size_is_enough",
@@ -162,42 +162,42 @@ MUTANTS = [
     ),
     Mutant(
         name="decode-finds-out-too-late-that-the-cache-is-small",
-        story="Relies on append to refuse: the ValueError comes, after most of the work and with a half-filled cache.",
+        story="Relies on append to raise: the ValueError comes after most of the work, with a half-filled cache.",
         replace="    if num_slots > cache.capacity:\n",
         by="    if num_slots > cache.capacity + len(prompt_ids):\n",
         killed_by="test_task_4_bad_requests_are_refused_before_any_work",
         breaks=(
             "decode_with_cache: if the cache's capacity is below ``P + num_new_tokens - 1``",
-            "decode_with_cache: Every refusal comes before any forward call",
+            "decode_with_cache: Every error is raised before any forward call",
         ),
     ),
     Mutant(
         name="formula-uses-float-division",
-        story="n * (n + 1) * (2 * n + 1) / 6: exact on paper, 53 bits in a machine.",
+        story="Computes n * (n + 1) * (2 * n + 1) / 6 as a float, which has only 53 bits.",
         replace="    return n * (n + 1) * (2 * n + 1) // 6\n",
         by="    return int(n * (n + 1) * (2 * n + 1) / 6)\n",
         killed_by="test_task_5_formulas_stay_exact_at_real_sizes",
-        breaks="multiply_adds_without_cache: exact Python integers at any size",
+        breaks="multiply_adds_without_cache: both numbers are exact Python integers of any size",
     ),
     Mutant(
         name="formula-applies-the-head-to-every-token",
-        story="Charges the vocabulary matrix for every token fed; the model applies it to the last one of a call only.",
+        story="Counts the head for every token that is sent. The model applies it only to the last token of a call.",
         replace="        linear=last * _linear_per_token(shape) + num_new_tokens * shape.width * shape.vocab_size,\n",
         by="        linear=last * _linear_per_token(shape) + last * shape.width * shape.vocab_size,\n",
         killed_by="test_task_5_formula_with_cache_equals_the_counter",
-        breaks="multiply_adds_with_cache: what ``TinyDecoder.counts`` reads after ``decode_with_cache``",
+        breaks="multiply_adds_with_cache: equal to ``TinyDecoder.counts`` after ``decode_with_cache``",
     ),
     Mutant(
         name="formula-counts-one-step-too-many",
-        story="Sums the lengths up to prompt + new tokens: the classic fence post.",
+        story="Sums the lengths up to prompt + new tokens, one step too many.",
         replace="    first, last = num_prompt_tokens, num_prompt_tokens + num_new_tokens - 1\n",
         by="    first, last = num_prompt_tokens, num_prompt_tokens + num_new_tokens\n",
         killed_by="test_task_5_formula_without_cache_equals_the_counter",
-        breaks="multiply_adds_without_cache: what ``TinyDecoder.counts`` reads after ``decode_without_cache``",
+        breaks="multiply_adds_without_cache: equal to ``TinyDecoder.counts`` after ``decode_without_cache``",
     ),
     Mutant(
         name="bytes-of-the-keys-only",
-        story="Forgets that a token has a key and a value.",
+        story="Forgets the values: a token has a key and a value.",
         replace="    return 2 * num_layers * num_kv_heads * head_dim * bytes_per_element\n",
         by="    return num_layers * num_kv_heads * head_dim * bytes_per_element\n",
         killed_by="test_task_6_bytes_per_token_of_real_models",
@@ -205,43 +205,43 @@ MUTANTS = [
     ),
     Mutant(
         name="tokens-that-fit-rounds-up",
-        story="Counts the token that does not fit.",
+        story="Rounds up, and so counts a token that does not fit.",
         replace="    return budget_bytes // bytes_per_token\n",
         by="    return -(-budget_bytes // bytes_per_token)\n",
         killed_by="test_task_6_tokens_that_fit_are_whole_tokens",
-        breaks="num_tokens_that_fit: How many whole tokens",
+        breaks="num_tokens_that_fit: Return how many whole tokens",
     ),
     Mutant(
         name="softmax-sums-over-a-fixed-axis",
-        story="axis=1 is the last axis of a matrix, and of nothing else.",
+        story="Sums over axis 1, which is the last axis only in a matrix.",
         replace="    return weights / weights.sum(axis=-1, keepdims=True)\n",
         by="    return weights / weights.sum(axis=min(1, weights.ndim - 1), keepdims=True)\n",
         killed_by="test_task_1_softmax_works_along_the_last_axis_of_any_array",
         breaks=(
             "softmax: a row runs along the last axis",
-            "softmax: the weights of a row come from its own scores only",
-            "softmax: are not below 0, and sum to 1",
+            "softmax: the weights of a row depend only on the scores of that row",
+            "softmax: are at least 0, and sum to 1",
         ),
     ),
     Mutant(
         name="softmax-clips-its-scores",
-        story="Keeps exp() from 0 by a floor: a masked entry weighs 1e-304.",
+        story="Limits scores to -700 at least, so the weight of a masked entry is 1e-304.",
         replace="    weights = np.exp(shifted)\n",
         by="    weights = np.exp(np.maximum(shifted, -700.0))\n",
         killed_by="test_task_1_softmax_masked_entries_weigh_nothing_and_the_input_is_kept",
-        breaks="softmax: a masked score has the weight 0, exactly",
+        breaks="softmax: the weight of a masked score is exactly 0",
     ),
     Mutant(
         name="softmax-returns-rows",
-        story="Flattens to rows and forgets the shape.",
+        story="Flattens the array to rows and does not restore its shape.",
         replace="    return weights / weights.sum(axis=-1, keepdims=True)\n",
         by="    return (weights / weights.sum(axis=-1, keepdims=True)).reshape(-1, scores.shape[-1])\n",
         killed_by="test_task_1_softmax_works_along_the_last_axis_of_any_array",
-        breaks="softmax: of the shape of ``scores``",
+        breaks="softmax: with the same shape as ``scores``",
     ),
     Mutant(
         name="softmax-writes-into-the-kind-of-array-it-got",
-        story="zeros_like of integers is an array of integers: every weight below 1 becomes 0.",
+        story="Writes into zeros_like(scores): for integer scores, every weight below 1 becomes 0.",
         replace="    return weights / weights.sum(axis=-1, keepdims=True)\n",
         by="    result = np.zeros_like(scores)\n"
            "    result[...] = weights / weights.sum(axis=-1, keepdims=True)\n"
@@ -251,18 +251,18 @@ MUTANTS = [
     ),
     Mutant(
         name="attention-masks-with-a-large-number",
-        story="-1e9 instead of -inf: a score of -1e12 is below it, and the future wins.",
+        story="Masks with -1e9 instead of -inf: if all scores are -1e12, the masked key wins.",
         replace="np.where(is_future, -np.inf, scores)",
         by="np.where(is_future, -1e9, scores)",
         killed_by="test_task_2_a_masked_key_weighs_nothing_however_low_the_other_scores_are",
         breaks=(
-            "causal_attention: weighs nothing, however low the other scores are",
-            "invariant 1: and no other",
+            "causal_attention: is 0, however low the other scores are",
+            "invariant 1: and no others",
         ),
     ),
     Mutant(
         name="attention-hides-the-own-key",
-        story="A query sees the keys before its own, and the first one sees none.",
+        story="A query after the first does not see its own key.",
         replace="[None, :] > query_positions[:, None]",
         by="[None, :] > np.maximum(query_positions[:, None] - 1, 0)",
         killed_by="test_task_2_equal_scores_give_the_mean_of_the_visible_values",
@@ -273,7 +273,7 @@ MUTANTS = [
     ),
     Mutant(
         name="attention-scales-in-place",
-        story="Saves an array by scaling the queries of the caller.",
+        story="Saves an array by scaling the caller's queries in place.",
         replace='    scores = np.einsum("qhd,khd->hqk", queries, keys) / np.sqrt(head_dim)\n',
         by="""    queries /= np.sqrt(head_dim)
     scores = np.einsum("qhd,khd->hqk", queries, keys)
@@ -283,7 +283,7 @@ MUTANTS = [
     ),
     Mutant(
         name="attention-by-heads",
-        story="Leaves the heads in front, as the scores have them.",
+        story="Returns the heads as the first axis, as in the scores.",
         replace='    return np.einsum("hqk,khd->qhd", weights, values)\n',
         by='    return np.einsum("hqk,khd->hqd", weights, values)\n',
         killed_by="test_task_2_agrees_with_attention_in_slow_motion",
@@ -291,29 +291,29 @@ MUTANTS = [
     ),
     Mutant(
         name="attention-does-not-look-at-shapes",
-        story="Relies on einsum, which repeats an axis of length 1 without a word.",
+        story="Relies on einsum, which silently repeats an axis of length 1.",
         replace="    check_attention_shapes(queries, keys, values)\n",
         by="",
         killed_by="test_task_2_refuses_shapes_that_do_not_fit",
-        breaks="causal_attention: ValueError for what ``check_attention_shapes`` refuses",
+        breaks="causal_attention: ValueError for shapes that ``check_attention_shapes`` rejects",
     ),
     Mutant(
         name="attention-counts-keys-and-values-itself",
-        story="A check of its own instead of the given one: the numbers of rows, not what a row looks like.",
+        story="Does not call the given check, and compares only the numbers of rows.",
         replace="    check_attention_shapes(queries, keys, values)\n",
         by="""    if len(keys) != len(values) or len(queries) > len(keys):
         raise ValueError(f"{len(queries)} queries, {len(keys)} keys, {len(values)} values")
 """,
         killed_by="test_task_2_refuses_shapes_that_do_not_fit",
-        breaks="causal_attention: ValueError for what ``check_attention_shapes`` refuses",
+        breaks="causal_attention: ValueError for shapes that ``check_attention_shapes`` rejects",
     ),
     Mutant(
         name="num-tokens-asks-the-last-layer",
-        story="The last layer is written last, as long as nobody writes it first.",
+        story="Returns the length of the last layer, which is wrong if that layer is written first.",
         replace="        return min(self.lengths)\n",
         by="        return self.lengths[-1]\n",
         killed_by="test_task_3_num_tokens_counts_what_every_layer_holds",
-        breaks="KVCache.num_tokens: How many tokens *every* layer holds",
+        breaks="KVCache.num_tokens: The number of tokens that *every* layer holds",
     ),
     Mutant(
         name="append-starts-at-the-front",
@@ -321,35 +321,35 @@ MUTANTS = [
         replace="        self.keys[layer][start:end] = keys\n",
         by="        self.keys[layer][:len(keys)] = keys\n",
         killed_by="test_task_3_append_then_get_in_order",
-        breaks="KVCache.append: which are untouched",
+        breaks="KVCache.append: which are unchanged",
     ),
     Mutant(
         name="append-counts-calls",
-        story="One token a call is the usual case, and not the only one.",
+        story="Assumes that every call appends one token.",
         replace="        self.lengths[layer] = end\n",
         by="        self.lengths[layer] += 1\n",
         killed_by="test_task_3_append_then_get_in_order",
-        breaks="KVCache.append: ``lengths[layer]`` is ``num_new`` more",
+        breaks="KVCache.append: ``lengths[layer]`` has grown by ``num_new``",
     ),
     Mutant(
         name="append-moves-all-layers-on",
-        story="One length for all layers: the others seem to hold rows that were never written.",
+        story="Sets the length of all layers: the others seem to hold rows that were never written.",
         replace="        self.lengths[layer] = end\n",
         by="        self.lengths = [end] * self.num_layers\n",
         killed_by="test_task_3_append_then_get_in_order",
-        breaks="KVCache.append: the other layers are as they were",
+        breaks="KVCache.append: the other layers are unchanged",
     ),
     Mutant(
         name="append-names-the-new-tokens-only",
-        story="Says how many came instead of how many the layer would hold.",
+        story="Its message contains the number of new tokens instead of the number that the layer would hold.",
         replace="would hold {end} tokens, capacity",
         by="cannot take {len(keys)} tokens, capacity",
         killed_by="test_task_3_append_beyond_capacity_changes_nothing",
-        breaks="KVCache.append: the message names the number it would hold and the capacity",
+        breaks="KVCache.append: the message contains the number of tokens that the layer would hold, and the capacity",
     ),
     Mutant(
         name="append-clips-at-the-capacity",
-        story="Writes what fits and drops the rest.",
+        story="Returns without an error when the new tokens do not fit.",
         replace='            raise ValueError(f"layer {layer} would hold {end} tokens, capacity is {self.capacity}")\n',
         by="            return\n",
         killed_by="test_task_3_append_beyond_capacity_changes_nothing",
@@ -357,34 +357,34 @@ MUTANTS = [
     ),
     Mutant(
         name="get-copies",
-        story="Right numbers, and a copy of the whole cache in every layer of every step.",
+        story="The numbers are right, but every step copies the whole cache.",
         replace="        return self.keys[layer][:end], self.values[layer][:end]\n",
         by="        return self.keys[layer][:end].copy(), self.values[layer][:end].copy()\n",
         killed_by="test_task_3_get_copies_nothing",
-        breaks="KVCache.get: the rows are a slice of the storage (a *view*)",
+        breaks="KVCache.get: both arrays are slices of the storage (*views*)",
     ),
     Mutant(
         name="get-gives-the-whole-storage",
-        story="Rows that nobody wrote are keys of zeros, and get a weight.",
+        story="Returns rows that were never written: keys of zeros, which get a weight.",
         replace="        return self.keys[layer][:end], self.values[layer][:end]\n",
         by="        return self.keys[layer], self.values[layer]\n",
         killed_by="test_task_3_append_then_get_in_order",
-        breaks="KVCache.get: The keys and the values that were written into ``layer``",
+        breaks="KVCache.get: each ``[lengths[layer], num_heads, head_dim]``",
     ),
     Mutant(
         name="decode-sends-the-new-tokens-only",
-        story="Without a cache the model forgets the prompt.",
+        story="Sends only the new tokens, so the model forgets the prompt.",
         replace="        logits[step] = model.forward([*prompt_ids, *token_ids])\n",
         by="        logits[step] = model.forward(token_ids or prompt_ids)\n",
         killed_by="test_task_4_without_cache_every_step_sends_the_whole_text",
         breaks=(
-            "decode_without_cache: the whole text so far is sent through the model",
-            "decode_without_cache: the forward calls got ``P, P + 1, ..., P + num_new_tokens - 1`` tokens",
+            "decode_without_cache: send the whole text so far through the model",
+            "decode_without_cache: the forward calls received ``P, P + 1, ..., P + num_new_tokens - 1`` tokens",
         ),
     ),
     Mutant(
         name="decode-grows-the-callers-prompt",
-        story="Appends to the list that it was given.",
+        story="Appends the new tokens to the caller's prompt.",
         replace="""        logits[step] = model.forward([*prompt_ids, *token_ids])
         token_ids.append(int(np.argmax(logits[step])))
 """,
@@ -400,15 +400,15 @@ MUTANTS = [
     ),
     Mutant(
         name="decode-returns-the-last-logits-for-all",
-        story="Keeps one row of logits, and repeats it for every token.",
+        story="Writes the latest logits into all rows.",
         replace="        logits[step] = model.forward([*prompt_ids, *token_ids])\n",
         by="        logits[:] = model.forward([*prompt_ids, *token_ids])\n",
         killed_by="test_task_4_without_cache_every_step_sends_the_whole_text",
-        breaks="decode_without_cache: per token, the logits that it was picked from",
+        breaks="decode_without_cache: for each of them, the logits that it was chosen from",
     ),
     Mutant(
         name="decode-eats-the-callers-prompt",
-        story="Empties the list that it was given, piece by piece.",
+        story="Empties the caller's prompt.",
         replace="    not_computed = list(prompt_ids)\n",
         by="""    not_computed = list(prompt_ids)
     if isinstance(prompt_ids, list):
@@ -419,7 +419,7 @@ MUTANTS = [
     ),
     Mutant(
         name="decode-returns-the-prompt-with-the-answer",
-        story="The text so far is at hand, and all of it is returned.",
+        story="Returns the prompt together with the new tokens.",
         replace="""        not_computed = token_ids[-1:]
     return DecodeResult(token_ids, logits)
 """,
@@ -427,40 +427,40 @@ MUTANTS = [
     return DecodeResult([*prompt_ids, *token_ids], logits)
 """,
         killed_by="test_task_4_with_cache_gives_the_same_tokens_and_logits",
-        breaks="decode_with_cache: what ``decode_without_cache`` returns",
+        breaks="decode_with_cache: the same result as ``decode_without_cache``",
     ),
     Mutant(
         name="decode-forgets-to-look-at-the-request",
-        story="Without the check, -1 new tokens reach np.zeros, and an empty prompt of 0 new tokens passes.",
+        story="Does not call the given check: an empty prompt with 0 new tokens is accepted.",
         replace="""    check_decode_request(prompt_ids, num_new_tokens)
     if any(cache.lengths):
 """,
         by="    if any(cache.lengths):\n",
         killed_by="test_task_4_bad_requests_are_refused_before_any_work",
-        breaks="decode_with_cache: ValueError for what ``check_decode_request`` refuses",
+        breaks="decode_with_cache: ValueError for arguments that ``check_decode_request`` rejects",
     ),
     Mutant(
         name="decode-fills-the-cache-for-0-tokens",
-        story="Sends the prompt before it looks at the number of new tokens.",
+        story="Sends the prompt even if 0 new tokens are requested.",
         replace="    not_computed = list(prompt_ids)\n",
         by="""    not_computed = list(prompt_ids)
     if num_new_tokens == 0 and cache.capacity >= len(prompt_ids):
         model.forward(not_computed, cache)
 """,
         killed_by="test_task_4_zero_new_tokens_cost_nothing",
-        breaks="decode_with_cache: for 0 new tokens there was no forward call, and the cache is empty",
+        breaks="decode_with_cache: if ``num_new_tokens`` is 0, there was no forward call, and the cache is empty",
     ),
     Mutant(
         name="decode-adds-to-a-list",
-        story="prompt_ids + [...] needs a list, and a prompt is any sequence.",
+        story="Computes prompt_ids + [], which fails if the prompt is a tuple.",
         replace="    not_computed = list(prompt_ids)\n",
         by="    not_computed = prompt_ids + []\n",
         killed_by="test_task_4_a_prompt_of_one_token",
-        breaks="decode_with_cache: The prompt is sent in one call",
+        breaks="decode_with_cache: send the prompt in one call",
     ),
     Mutant(
         name="decode-emits-numbers-of-numpy",
-        story="np.argmax gives an np.int64, which json refuses.",
+        story="np.argmax returns an np.int64, which json cannot write.",
         replace="""        token_ids.append(int(np.argmax(logits[step])))
         not_computed""",
         by="""        token_ids.append(np.argmax(logits[step]))
@@ -470,7 +470,7 @@ MUTANTS = [
     ),
     Mutant(
         name="decode-looks-at-the-request-late",
-        story="Counts on forward to refuse an empty prompt: with 0 new tokens there is no forward.",
+        story="Skips the check for 0 new tokens, so an empty prompt is accepted.",
         replace="""    check_decode_request(prompt_ids, num_new_tokens)
     token_ids: list[int] = []
 """,
@@ -479,11 +479,11 @@ MUTANTS = [
     token_ids: list[int] = []
 """,
         killed_by="test_task_4_bad_requests_are_refused_before_any_work",
-        breaks="decode_without_cache: for what ``check_decode_request`` refuses",
+        breaks="decode_without_cache: for arguments that ``check_decode_request`` rejects",
     ),
     Mutant(
         name="decode-checks-after-the-first-call",
-        story="Sends the prompt, then looks at what was asked for.",
+        story="Sends the prompt before it checks the arguments.",
         replace="""    check_decode_request(prompt_ids, num_new_tokens)
     token_ids: list[int] = []
 """,
@@ -497,7 +497,7 @@ MUTANTS = [
     ),
     Mutant(
         name="decode-trusts-num-tokens",
-        story="A cache of which only some layers were written says that it holds 0 tokens.",
+        story="Checks num_tokens, which is 0 when only some layers hold tokens.",
         replace="    if any(cache.lengths):\n",
         by="    if cache.num_tokens:\n",
         killed_by="test_task_4_bad_requests_are_refused_before_any_work",
@@ -505,15 +505,15 @@ MUTANTS = [
     ),
     Mutant(
         name="decode-names-one-number",
-        story="The capacity alone does not say how much is missing.",
-        replace="{num_slots} tokens will be cached, capacity is {cache.capacity}",
+        story="Its message contains only the capacity, so it does not say how many slots are missing.",
+        replace="the decode needs {num_slots} slots, the capacity is {cache.capacity}",
         by="a capacity of {cache.capacity} is too small",
         killed_by="test_task_4_a_cache_that_is_too_small_is_told_both_numbers",
-        breaks="decode_with_cache: the message names both numbers",
+        breaks="decode_with_cache: the message contains both numbers",
     ),
     Mutant(
         name="decode-asks-for-slots-it-does-not-need",
-        story="0 new tokens after 5 need no slot; the formula says 4.",
+        story="Requires 4 slots for 0 new tokens after a prompt of 5, but they need no slot.",
         replace="    num_slots = 0 if num_new_tokens == 0 else len(prompt_ids) + num_new_tokens - 1\n",
         by="    num_slots = len(prompt_ids) + num_new_tokens - 1\n",
         killed_by="test_task_4_zero_new_tokens_cost_nothing",
@@ -521,7 +521,7 @@ MUTANTS = [
     ),
     Mutant(
         name="decode-returns-an-empty-list-of-logits",
-        story="0 rows of logits are still rows of the vocabulary.",
+        story="For 0 new tokens the logits have the shape [0] instead of [0, vocab_size].",
         replace="""    return DecodeResult(token_ids, logits)
     # END TASK
 
@@ -533,38 +533,38 @@ def decode_with_cache""",
 
 def decode_with_cache""",
         killed_by="test_task_4_zero_new_tokens_cost_nothing",
-        breaks="decode_without_cache: ``logits`` is ``[0, vocab_size]``",
+        breaks="decode_without_cache: the shape of ``logits`` is ``[0, vocab_size]``",
     ),
     Mutant(
         name="formula-sums-in-floats",
-        story="n * (n + 1) / 2 is exact as long as nobody asks for more than 53 bits.",
+        story="Computes n * (n + 1) / 2 as a float, which has only 53 bits.",
         replace="    return n * (n + 1) // 2\n",
         by="    return int(n * (n + 1) / 2)\n",
         killed_by="test_task_5_formulas_stay_exact_after_a_very_long_prompt",
-        breaks="multiply_adds_with_cache: exact Python integers at any size",
+        breaks="multiply_adds_with_cache: both numbers are exact Python integers of any size",
     ),
     Mutant(
         name="formula-charges-for-a-prompt-that-is-not-sent",
-        story="0 new tokens after a prompt still cost the prompt.",
+        story="Counts the prompt even if there are 0 new tokens.",
         replace="""    if num_new_tokens == 0:
         return MultiplyAdds()
 """,
         by="",
         killed_by="test_task_5_zero_new_tokens_cost_zero",
-        breaks="multiply_adds_with_cache: 0 and 0 for 0 new tokens",
+        breaks="multiply_adds_with_cache: both numbers are 0 if there are 0 new tokens",
     ),
     Mutant(
         name="formula-counts-at-least-one-step",
-        story="Takes the first step for granted.",
+        story="Assumes that there is at least one step.",
         replace="    first, last = num_prompt_tokens, num_prompt_tokens + num_new_tokens - 1\n",
         by="    num_new_tokens = max(1, num_new_tokens)\n"
            "    first, last = num_prompt_tokens, num_prompt_tokens + num_new_tokens - 1\n",
         killed_by="test_task_5_zero_new_tokens_cost_zero",
-        breaks="multiply_adds_without_cache: 0 and 0 for 0 new tokens",
+        breaks="multiply_adds_without_cache: both numbers are 0 if there are 0 new tokens",
     ),
     Mutant(
         name="formula-returns-one-object-to-all",
-        story="Fills in the same result again: a second call changes what the first one returned.",
+        story="Returns the same object from every call, so a second call changes the first result.",
         replace="""    if num_new_tokens == 0:
         return MultiplyAdds()
     last = num_prompt_tokens + num_new_tokens - 1
@@ -584,71 +584,71 @@ def decode_with_cache""",
     ),
     Mutant(
         name="bytes-of-nothing",
-        story="Checks all arguments but the last.",
+        story="Does not check the last argument.",
         replace="""head_dim=head_dim,
                    bytes_per_element=bytes_per_element)
 """,
         by="head_dim=head_dim)\n",
         killed_by="test_task_6_impossible_shapes_are_refused",
-        breaks="kv_bytes_per_token: if one of the four is below 1",
+        breaks="kv_bytes_per_token: if one of the four arguments is below 1",
     ),
     Mutant(
         name="bytes-with-a-nameless-error",
-        story="Checks the smallest of the four, and cannot say which one that is.",
+        story="Checks the smallest of the four arguments, so its message cannot name the argument.",
         replace="""    check_at_least(1, num_layers=num_layers, num_kv_heads=num_kv_heads, head_dim=head_dim,
                    bytes_per_element=bytes_per_element)
 """,
         by="    check_at_least(1, argument=min(num_layers, num_kv_heads, head_dim, bytes_per_element))\n",
         killed_by="test_task_6_impossible_shapes_are_refused",
-        breaks="kv_bytes_per_token: the message names the argument and its value",
+        breaks="kv_bytes_per_token: the message contains the argument's name and value",
     ),
     Mutant(
         name="tokens-that-fit-in-floats",
-        story="int(a / b) is wrong where a has more than 53 bits.",
+        story="Computes int(a / b), which is wrong if a has more than 53 bits.",
         replace="    return budget_bytes // bytes_per_token\n",
         by="    return int(budget_bytes / bytes_per_token)\n",
         killed_by="test_task_6_tokens_that_fit_are_whole_tokens",
-        breaks="num_tokens_that_fit: exactly, at any size",
+        breaks="num_tokens_that_fit: The result is exact at any size",
     ),
     Mutant(
         name="no-tokens-fit-into-a-negative-budget",
-        story="-7 // 10 is -1 tokens.",
+        story="Does not check the budget: -7 bytes hold -7 // 10 = -1 tokens.",
         replace="    check_at_least(0, budget_bytes=budget_bytes)\n",
         by="",
         killed_by="test_task_6_tokens_that_fit_are_whole_tokens",
-        breaks="num_tokens_that_fit: if the budget is below 0",
+        breaks="num_tokens_that_fit: if ``budget_bytes`` is below 0",
     ),
     Mutant(
         name="tokens-of-no-bytes",
-        story="0 bytes per token is a ZeroDivisionError, in the words of Python.",
+        story="For 0 bytes per token it raises ZeroDivisionError instead of ValueError.",
         replace="    check_at_least(1, bytes_per_token=bytes_per_token)\n",
         by="",
         killed_by="test_task_6_tokens_that_fit_are_whole_tokens",
-        breaks="num_tokens_that_fit: or ``bytes_per_token`` below 1",
+        breaks="num_tokens_that_fit: or ``bytes_per_token`` is below 1",
     ),
     Mutant(
         name="attention-wants-a-query",
-        story="0 queries look like a mistake; a step in which a request computes nothing has them.",
+        story="Rejects 0 queries, but they are no error.",
         replace="    check_attention_shapes(queries, keys, values)\n",
         by="    check_attention_shapes(queries, keys, values)\n"
            "    if len(queries) == 0:\n"
            '        raise ValueError("0 queries")\n',
         killed_by="test_task_2_no_queries_are_no_error",
-        breaks="causal_attention: 0 rows for 0 queries over one key or more",
+        breaks="causal_attention: 0 rows if there are 0 queries and at least one key",
     ),
     Mutant(
         name="append-looks-at-two-axes-of-the-values",
-        story="A check of its own instead of the given one: one number per head is silently written head_dim times.",
+        story="Does not call the given check: one number per head is silently written head_dim times.",
         replace="        self.check_new_rows(keys, values)\n",
         by="""        if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape[:2] != keys.shape[:2]:
             raise ValueError(f"keys {keys.shape}, values {values.shape}")
 """,
         killed_by="test_task_3_append_refuses_shapes_that_do_not_fit",
-        breaks="KVCache.append: ValueError for what ``check_new_rows`` refuses",
+        breaks="KVCache.append: ValueError for arrays that ``check_new_rows`` rejects",
     ),
     Mutant(
         name="append-writes-the-keys-first",
-        story="Writes the keys and calls the check then: it refuses the values, but the keys are in the storage.",
+        story="Writes the keys before it checks the values: the call raises, but the storage has changed.",
         replace="        self.check_new_rows(keys, values)\n",
         by="""        start = self.lengths[layer]
         if keys.shape[1:] == (self.num_heads, self.head_dim) and start + len(keys) <= self.capacity:
@@ -657,13 +657,13 @@ def decode_with_cache""",
 """,
         killed_by="test_task_3_append_refuses_shapes_that_do_not_fit",
         breaks=(
-            "KVCache.append: and not a row of the storage, free or written",
-            "invariant 5: A call that raises has changed nothing",
+            "KVCache.append: and no row of the storage, free or written",
+            "invariant 5: A call that raises changes nothing",
         ),
     ),
     Mutant(
         name="append-wants-a-row",
-        story="0 rows look like a mistake, and are refused.",
+        story="Rejects 0 new rows, but they are no error.",
         replace="        if end > self.capacity:\n",
         by="        if end == start or end > self.capacity:\n",
         killed_by="test_task_3_no_rows_are_no_error",
@@ -671,7 +671,7 @@ def decode_with_cache""",
     ),
     Mutant(
         name="decode-looks-at-some-layers",
-        story="Looks at the smallest length and at one layer more.",
+        story="Checks num_tokens and one layer, but not the others.",
         replace="    if any(cache.lengths):\n",
         by="    if cache.num_tokens or cache.lengths[1]:\n",
         killed_by="test_task_4_bad_requests_are_refused_before_any_work",
@@ -679,7 +679,7 @@ def decode_with_cache""",
     ),
     Mutant(
         name="formula-gives-a-float",
-        story="The number is right and its kind is not: a float of 1.8e11 is still exact, one of 1e17 is not.",
+        story="Returns a float: 1.8e11 is still exact, but 1e17 is not.",
         replace="        linear=last * _linear_per_token(shape) + num_new_tokens * shape.width * shape.vocab_size,\n",
         by="        linear=1.0 * last * _linear_per_token(shape) + num_new_tokens * shape.width * shape.vocab_size,\n",
         killed_by="test_task_5_formulas_stay_exact_after_a_very_long_prompt",

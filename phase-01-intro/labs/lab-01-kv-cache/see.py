@@ -1,9 +1,9 @@
-"""Your cache at work: tiny-tales, the model of this course, tells a tale without your cache, then with it.
+"""Watch your cache at work: tiny-tales, the model of this course, tells a tale without your cache, then with it.
 
     course run --lab 1.1
     python see.py --tokens 200        a longer tale: the longer it is, the more the cache saves
 
-The file has the layers of a Llama in numpy. Softmax, attention, the cache and both loops are yours.
+This file contains the layers of a Llama in numpy. Softmax, attention, the cache and both loops are yours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODEL = "tiny-tales"
 
 
 class NumpyLlama:
-    """A Llama checkpoint in numpy. ``forward`` is that of ``TinyDecoder``, so your two loops can drive it."""
+    """A Llama checkpoint in numpy. ``forward`` takes the same arguments as ``TinyDecoder.forward``."""
 
     def __init__(self, loaded: LoadedModel, lab: ModuleType) -> None:
         config = loaded.config
@@ -45,7 +45,7 @@ class NumpyLlama:
         self.forward_lengths: list[int] = []
 
     def forward(self, token_ids: Sequence[int], cache: Any = None) -> np.ndarray:
-        """Send ``token_ids`` through the layers; the logits after the last one. With a cache they continue it."""
+        """Return the logits after the last of ``token_ids``. With a cache, ``token_ids`` continues the cached text."""
         config = self.config
         start = 0 if cache is None else cache.num_tokens
         self.forward_lengths.append(len(token_ids))
@@ -72,7 +72,7 @@ class NumpyLlama:
         return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.config.rms_norm_eps) * weight
 
     def _rotate(self, x: np.ndarray, start: int) -> np.ndarray:
-        """Rotary position vectors: the two halves of a head turn by an angle that grows with the position."""
+        """Rotate the two halves of each head by an angle that grows with the position (rotary position vectors)."""
         half = self.config.head_dim // 2
         speeds = self.config.rope_theta ** (-np.arange(half) / half)
         angles = (start + np.arange(len(x)))[:, None, None] * speeds
@@ -82,7 +82,7 @@ class NumpyLlama:
 
 
 class Teller(NumpyLlama):
-    """Prints each new token when it is sent through the model, and notes how long the model took."""
+    """A model that prints each new token that it is sent, and records how long each forward call took."""
 
     def __init__(self, loaded: LoadedModel, lab: ModuleType) -> None:
         super().__init__(loaded, lab)
@@ -133,16 +133,16 @@ def tell(lab: ModuleType, loaded: LoadedModel, prompt_ids: list[int], num_tokens
 
 def compare(without: Teller, cached: Teller) -> int:
     if without.token_ids != cached.token_ids:
-        print("The two tales differ: your cache changes what the model says. Its tests: course test 1.1")
+        print("The two tales differ: your cache changes the output of the model. To find out why, run: course test 1.1")
         return 1
     print("milliseconds                 without    with")
     num_tokens = len(cached.seconds)
     for number in sorted({0, 1, num_tokens // 4, num_tokens // 2, 3 * num_tokens // 4, num_tokens - 1}):
         name = f"token {number + 1:>3}" + (", with the prompt" if number == 0 else "")
         print(f"  {name:<26} {1000 * without.seconds[number]:>8.1f} {1000 * cached.seconds[number]:>7.1f}")
-    print(f"\nThe same {num_tokens} tokens, {sum(without.seconds) / sum(cached.seconds):.1f} times as fast with your "
-          "cache. Without it, the longer\nthe text, the longer a token takes. (On a busy machine, a single time is "
-          "noise.)")
+    speedup = sum(without.seconds) / sum(cached.seconds)
+    print(f"\nWith your cache, decoding the same {num_tokens} tokens was {speedup:.1f} times as fast. Without the "
+          "cache,\neach token takes longer than the one before. (On a busy machine, single times are noisy.)")
     return 0
 
 

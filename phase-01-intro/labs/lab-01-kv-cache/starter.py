@@ -1,4 +1,4 @@
-"""Decode with and without a KV cache, count the work of both, and weigh the cache in bytes.
+"""Decode with and without a KV cache, count the work of both, and compute the size of the cache in bytes.
 
     without:  step 1  [a b c]           every step sends the whole text through every layer again
               step 2  [a b c d]
@@ -8,7 +8,7 @@
               step 2        [d]├─▶ K/V of a b c, then d, then e: written once, read by every later step
               step 3        [e]┘
 
-Everything is float64 numpy, so that "the same numbers" can mean 1e-9.
+All arrays are float64, so "the same numbers" means that they differ by less than 1e-9.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a decoder. ``width`` is the length of the vector that a token carries through the layers."""
+    """The sizes of a decoder. ``width`` is the length of the vector that represents a token in every layer."""
 
     num_layers: int
     num_heads: int
@@ -36,7 +36,7 @@ class ModelShape:
 
 @dataclass
 class MultiplyAdds:
-    """Multiply-adds, split by where they were done."""
+    """The number of multiply-adds in the matrices (``linear``) and in attention."""
 
     linear: int = 0
     attention: int = 0
@@ -48,15 +48,15 @@ class MultiplyAdds:
 
 @dataclass(frozen=True)
 class DecodeResult:
-    """What a greedy decode emitted: the new tokens only, as plain ints, and the logits each of them was picked from."""
+    """The result of a greedy decode: only the new tokens, as plain ints, and the logits that each was chosen from."""
 
     token_ids: list[int]
-    #: ``[num_new_tokens, vocab_size]``; row i is what token i was picked from.
+    #: ``[num_new_tokens, vocab_size]``; token i was chosen from row i.
     logits: np.ndarray
 
 
 def check_at_least(minimum: int, **arguments: int) -> None:
-    """Given. Raise ValueError for the first argument that is below ``minimum``.
+    """Raise ValueError for the first argument that is below ``minimum``. This function is given.
 
         check_at_least(1, num_heads=4, head_dim=0)    ValueError: head_dim must be at least 1, got 0
     """
@@ -69,21 +69,21 @@ def check_at_least(minimum: int, **arguments: int) -> None:
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """Turn every row of ``scores`` into weights: a score s weighs exp(s), divided by the sum of all exp of its row.
+    """Turn each row of ``scores`` into weights: the weight of a score s is exp(s), divided by the row's sum of exp.
 
     A larger score gets a larger weight, and the weights of a row sum to 1.
 
     Before:
     - ``scores`` has one axis or more; a row runs along the last axis
-    - ``scores`` holds floats or integers
-    - a score may be ``-inf``, which means masked; every row has at least one finite score
+    - ``scores`` contains floats or integers
+    - a score may be ``-inf``, which means that it is masked; every row has at least one finite score
     After:
     - ``scores`` is not changed
     Returns:
-    - an array of floats, of the shape of ``scores``
-    - the weights of a row come from its own scores only, are not below 0, and sum to 1
-    - a masked score has the weight 0, exactly
-    - no inf and no nan, even if one row's scores are around 1e4 and the next row's around -1e4
+    - an array of floats with the same shape as ``scores``
+    - the weights of a row depend only on the scores of that row, are at least 0, and sum to 1
+    - the weight of a masked score is exactly 0
+    - no weight is inf or nan, even if one row's scores are around 1e4 and the next row's scores are around -1e4
 
     Example::
 
@@ -97,10 +97,13 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def check_attention_shapes(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> None:
-    """Given. Raise ValueError if these cannot be the arguments of ``causal_attention``.
+    """Raise ValueError unless these arrays can be the arguments of ``causal_attention``. This function is given.
 
-    ``keys`` and ``values`` must have the same shape, ``queries`` the same ``num_heads`` and ``head_dim``, and there
-    may not be more queries than keys. numpy alone would accept some of these: it repeats an axis of length 1.
+    - ``keys`` and ``values`` must have the same shape
+    - ``queries`` must have the same ``num_heads`` and ``head_dim`` as ``keys``
+    - there must not be more queries than keys
+
+    numpy would accept some wrong shapes, because it repeats an axis of length 1.
     """
     if keys.shape != values.shape:
         raise ValueError(f"keys {keys.shape} and values {values.shape} must have the same shape")
@@ -111,10 +114,10 @@ def check_attention_shapes(queries: np.ndarray, keys: np.ndarray, values: np.nda
 
 
 def causal_attention(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Causal attention of a text's last tokens: each query mixes the values of all tokens up to and including its own.
+    """Compute causal attention for the last ``num_queries`` tokens of a text.
 
-    The last query belongs to the last key, so query ``i`` is at position ``num_keys - num_queries + i``. It sees the
-    keys at positions 0 up to and including its own::
+    The last query belongs to the last key, so query ``i`` is at position ``num_keys - num_queries + i``. A query sees
+    the keys at positions 0 up to and including its own::
 
         num_queries = 2, num_keys = 5         key  0 1 2 3 4
                           query 0 (position 3)     x x x x .
@@ -126,15 +129,17 @@ def causal_attention(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) 
     After:
     - the arguments are not changed
     Returns:
-    - ``[num_queries, num_heads, head_dim]``: per query and head, the sum of weight times value over the keys it sees
+    - an array ``[num_queries, num_heads, head_dim]``: per query and head, the weighted sum of the values of all keys
+      that the query sees
     - the weights are ``softmax(q . k / sqrt(head_dim))`` over the keys that the query sees, where ``q . k`` is the dot
-      product of the query's and the key's vector of that head
-    - a key that the query does not see weighs nothing, however low the other scores are
-    - 0 rows for 0 queries over one key or more; this is no error
+      product of the query's vector and the key's vector in that head
+    - the weight of a key that the query does not see is 0, however low the other scores are
+    - 0 rows if there are 0 queries and at least one key; this is not an error
     Raises:
-    - ValueError for what ``check_attention_shapes`` refuses
+    - ValueError for shapes that ``check_attention_shapes`` rejects
 
-    Example: two queries of zeros, so that all scores are equal. Query 0 sees the values 10 and 20, query 1 all three::
+    Example: the two queries are zeros, so all scores are equal. Query 0 sees the values 10 and 20; query 1 sees all
+    three values::
 
         >>> values = np.array([10.0, 20.0, 60.0]).reshape(3, 1, 1)
         >>> causal_attention(np.zeros((2, 1, 1)), np.ones((3, 1, 1)), values).round(6).ravel().tolist()
@@ -147,9 +152,9 @@ def causal_attention(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) 
 
 
 class KVCache:
-    """The keys and values of one sequence, layer by layer, in storage that is set aside once.
+    """The keys and values of one sequence, per layer, in storage that is allocated once.
 
-    Growing an array by one token per step would copy the whole cache at every step; here a step writes one row.
+    Growing an array by one token per step would copy the whole cache at every step. Here a step only writes one row.
 
         keys[layer]   [ row 0 | row 1 | row 2 |  free  |  free  ]     capacity = 5
                         written: lengths[layer] = 3
@@ -165,35 +170,38 @@ class KVCache:
         #: One array ``[capacity, num_heads, head_dim]`` per layer.
         self.keys = [np.zeros((capacity, num_heads, head_dim)) for _ in range(num_layers)]
         self.values = [np.zeros((capacity, num_heads, head_dim)) for _ in range(num_layers)]
-        #: How many rows of each layer are written.
+        #: The number of rows that are written, per layer.
         self.lengths = [0] * num_layers
 
     def check_new_rows(self, keys: np.ndarray, values: np.ndarray) -> None:
-        """Given. Raise ValueError unless both are ``[num_new, num_heads, head_dim]``, with the same ``num_new``."""
+        """Raise ValueError unless both arrays are ``[num_new, num_heads, head_dim]``. This method is given.
+
+        ``num_new`` must be the same for both.
+        """
         if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape != keys.shape:
             raise ValueError(f"keys and values must have the shape [num_new, {self.num_heads}, {self.head_dim}], got "
                              f"{keys.shape} and {values.shape}")
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens *every* layer holds. In the middle of a forward pass some layers are ahead of others."""
+        """The number of tokens that *every* layer holds. During a forward pass, some layers hold more than others."""
         raise NotImplementedError("Task 3: KVCache.num_tokens")
 
     def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
         """Write the keys and the values of the next ``num_new`` tokens into ``layer``.
 
-        A call that raises has changed nothing: not a length, and not a row of the storage, free or written.
+        A call that raises changes nothing: no length, and no row of the storage, free or written.
 
         Before:
         - ``keys`` and ``values`` are ``[num_new, num_heads, head_dim]``; ``num_new`` may be 0
         After:
-        - the new rows come after the rows that ``layer`` held, which are untouched
-        - ``lengths[layer]`` is ``num_new`` more; the other layers are as they were
-        - the cache holds copies, so the caller may reuse its arrays
+        - the new rows follow the old rows of ``layer``, which are unchanged
+        - ``lengths[layer]`` has grown by ``num_new``; the other layers are unchanged
+        - the cache holds copies, so the caller may overwrite the two arrays
         Raises:
-        - ValueError for what ``check_new_rows`` refuses
+        - ValueError for arrays that ``check_new_rows`` rejects
         - ValueError if the layer would hold more than ``capacity`` tokens (exactly ``capacity`` is allowed); the
-          message names the number it would hold and the capacity
+          message contains the number of tokens that the layer would hold, and the capacity
 
         Example::
 
@@ -206,9 +214,9 @@ class KVCache:
         raise NotImplementedError("Task 3: KVCache.append")
 
     def get(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """The keys and the values that were written into ``layer``, each ``[lengths[layer], num_heads, head_dim]``.
+        """Return the keys and values in ``layer``, each ``[lengths[layer], num_heads, head_dim]``, oldest row first.
 
-        The oldest row is the first. Reading the cache copies no row: the rows are a slice of the storage (a *view*).
+        This copies no row: both arrays are slices of the storage (*views*).
         """
         raise NotImplementedError("Task 3: KVCache.get")
 
@@ -217,23 +225,28 @@ class KVCache:
 
 
 class TinyDecoder:
-    """A causal decoder with seeded weights that counts the multiply-adds it does. Given: read it, do not change it.
+    """A causal decoder that counts its multiply-adds. Its weights are random numbers from a seed.
 
-    Each layer has six matrices and one attention::
+    The class is given: read it, but do not change it. Each layer has six matrices and one attention::
 
         x ─▶ Wq, Wk, Wv [width, width] ─▶ attention ─▶ Wo [width, width] ─▶ + x
           ─▶ Wup [width, ffn_dim] ─▶ relu ─▶ Wdown [ffn_dim, width] ─▶ + x
 
-    After the last layer the head [width, vocab_size] is applied to the *last* token of the call only.
-    A vector through an [a, b] matrix counts as a * b. Attention counts num_queries * num_keys * width for the scores
-    and as much again for the weighted sum: masked pairs are computed too, then thrown away. Norms, softmax and
-    additions are not counted.
+    After the last layer, the head, a matrix [width, vocab_size], is applied only to the *last* token of the call.
+
+    These multiply-adds are counted:
+
+    - multiplying one vector by an [a, b] matrix: a * b
+    - attention, per layer: num_queries * num_keys * width for the scores, and the same number for the weighted sum.
+      Masked pairs are counted like all others: they are computed first and discarded later
+
+    Norms, softmax and additions are not counted.
     """
 
     def __init__(self, shape: ModelShape, seed: int = 0) -> None:
         self.shape = shape
         self.counts = MultiplyAdds()
-        #: How many tokens each forward call was given, in order.
+        #: The number of tokens in each forward call, in order.
         self.forward_lengths: list[int] = []
         rng = np.random.default_rng(seed)
         width = shape.width
@@ -252,8 +265,8 @@ class TinyDecoder:
     def forward(self, token_ids: Sequence[int], cache: KVCache | None = None) -> np.ndarray:
         """Send ``token_ids`` through the layers and return the logits after the last one, ``[vocab_size]``.
 
-        Without a cache the tokens are the whole text, from position 0. With a cache they continue the
-        ``cache.num_tokens`` tokens that are in it, and their keys and values are appended to it.
+        Without a cache, ``token_ids`` is the whole text, from position 0. With a cache, ``token_ids`` continues the
+        ``cache.num_tokens`` tokens that the cache holds, and their keys and values are appended to the cache.
         """
         if len(token_ids) == 0:
             raise ValueError("forward needs at least 1 token, got 0")
@@ -290,7 +303,7 @@ def _rms_norm(x: np.ndarray) -> np.ndarray:
 
 
 def check_decode_request(prompt_ids: Sequence[int], num_new_tokens: int) -> None:
-    """Given, for Task 4. Raise ValueError if the prompt is empty or ``num_new_tokens`` is negative."""
+    """Raise ValueError if the prompt is empty or ``num_new_tokens`` is negative. This function is given, for Task 4."""
     if len(prompt_ids) == 0:
         raise ValueError("the prompt must have at least 1 token, got 0")
     check_at_least(0, num_new_tokens=num_new_tokens)
@@ -300,18 +313,19 @@ def check_decode_request(prompt_ids: Sequence[int], num_new_tokens: int) -> None
 
 
 def decode_without_cache(model: TinyDecoder, prompt_ids: Sequence[int], num_new_tokens: int) -> DecodeResult:
-    """Greedy decoding without a cache: for every new token the whole text so far is sent through the model.
+    """Decode greedily without a cache: for every new token, send the whole text so far through the model.
 
-    Each new token is the argmax of the logits that the model returns, and is then part of the text.
+    Each new token is the argmax of the logits that the model returns. From then on it is part of the text.
 
     After:
-    - the forward calls got ``P, P + 1, ..., P + num_new_tokens - 1`` tokens, where P is the length of the prompt
+    - the forward calls received ``P, P + 1, ..., P + num_new_tokens - 1`` tokens, where P is the length of the prompt
     - ``prompt_ids`` is not changed
     Returns:
-    - the ``num_new_tokens`` new tokens and, per token, the logits that it was picked from
-    - for 0 new tokens, without a forward call: ``token_ids`` is ``[]`` and ``logits`` is ``[0, vocab_size]``
+    - the ``num_new_tokens`` new tokens and, for each of them, the logits that it was chosen from
+    - if ``num_new_tokens`` is 0, there is no forward call: ``token_ids`` is ``[]`` and the shape of ``logits`` is
+      ``[0, vocab_size]``
     Raises:
-    - ValueError for what ``check_decode_request`` refuses, before any forward call
+    - ValueError for arguments that ``check_decode_request`` rejects, before any forward call
 
     Example::
 
@@ -326,22 +340,22 @@ def decode_without_cache(model: TinyDecoder, prompt_ids: Sequence[int], num_new_
 def decode_with_cache(
     model: TinyDecoder, prompt_ids: Sequence[int], num_new_tokens: int, cache: KVCache
 ) -> DecodeResult:
-    """Greedy decoding with a cache: no token is sent twice. The prompt is sent in one call, then one token per call.
+    """Decode greedily with a cache: send the prompt in one call, then one token per call. No token is sent twice.
 
-    The last new token is never sent. Every refusal comes before any forward call, and leaves the cache as it was.
+    The last new token is never sent. Every error is raised before any forward call and leaves the cache unchanged.
 
     After:
-    - the ``num_new_tokens`` forward calls got ``P, 1, 1, ..., 1`` tokens, where P is the length of the prompt
+    - the ``num_new_tokens`` forward calls received ``P, 1, 1, ..., 1`` tokens, where P is the length of the prompt
     - the cache holds exactly ``P + num_new_tokens - 1`` tokens
-    - for 0 new tokens there was no forward call, and the cache is empty
+    - if ``num_new_tokens`` is 0, there was no forward call, and the cache is empty
     - ``prompt_ids`` is not changed
     Returns:
-    - what ``decode_without_cache`` returns, for 0 new tokens too; the logits differ by less than 1e-9
+    - the same result as ``decode_without_cache``, also for 0 new tokens; the logits differ by less than 1e-9
     Raises:
-    - ValueError for what ``check_decode_request`` refuses
-    - ValueError if any layer of the cache holds a token, even if no new token is asked for
-    - ValueError if the cache's capacity is below ``P + num_new_tokens - 1``, the slots needed; the message names both
-      numbers. A decode of 0 new tokens needs no slot
+    - ValueError for arguments that ``check_decode_request`` rejects
+    - ValueError if any layer of the cache holds a token, even if ``num_new_tokens`` is 0
+    - ValueError if the cache's capacity is below ``P + num_new_tokens - 1``, the number of slots needed; the message
+      contains both numbers. A decode of 0 new tokens needs no slot
 
     Example::
 
@@ -358,14 +372,14 @@ def decode_with_cache(
 
 
 def multiply_adds_without_cache(shape: ModelShape, num_prompt_tokens: int, num_new_tokens: int) -> MultiplyAdds:
-    """The multiply-adds of ``decode_without_cache``, worked out without running a model.
+    """Compute the multiply-adds of ``decode_without_cache`` without running a model.
 
-    ``TinyDecoder`` says what is counted. A formula is the quickest way; a loop over the steps will do.
+    The docstring of ``TinyDecoder`` says what is counted. A formula is fastest, but a loop over the steps is enough.
 
     Returns:
-    - a new ``MultiplyAdds`` with what ``TinyDecoder.counts`` reads after ``decode_without_cache`` on a fresh model
-    - exact Python integers at any size
-    - 0 and 0 for 0 new tokens
+    - a new ``MultiplyAdds``, equal to ``TinyDecoder.counts`` after ``decode_without_cache`` with a new model
+    - both numbers are exact Python integers of any size
+    - both numbers are 0 if there are 0 new tokens
 
     Example::
 
@@ -377,14 +391,14 @@ def multiply_adds_without_cache(shape: ModelShape, num_prompt_tokens: int, num_n
 
 
 def multiply_adds_with_cache(shape: ModelShape, num_prompt_tokens: int, num_new_tokens: int) -> MultiplyAdds:
-    """The multiply-adds of ``decode_with_cache``, worked out without running a model.
+    """Compute the multiply-adds of ``decode_with_cache`` without running a model.
 
-    ``TinyDecoder`` says what is counted. A formula is the quickest way; a loop over the steps will do.
+    The docstring of ``TinyDecoder`` says what is counted. A formula is fastest, but a loop over the steps is enough.
 
     Returns:
-    - a new ``MultiplyAdds`` with what ``TinyDecoder.counts`` reads after ``decode_with_cache`` on a fresh model
-    - exact Python integers at any size
-    - 0 and 0 for 0 new tokens
+    - a new ``MultiplyAdds``, equal to ``TinyDecoder.counts`` after ``decode_with_cache`` with a new model
+    - both numbers are exact Python integers of any size
+    - both numbers are 0 if there are 0 new tokens
 
     Example::
 
@@ -400,7 +414,7 @@ def multiply_adds_with_cache(shape: ModelShape, num_prompt_tokens: int, num_new_
 
 @dataclass(frozen=True)
 class KVShape:
-    """What a model's cache depends on. ``num_kv_heads`` may be less than the number of query heads."""
+    """The sizes that determine a model's cache. ``num_kv_heads`` may be less than the number of query heads."""
 
     num_layers: int
     num_kv_heads: int
@@ -417,10 +431,11 @@ REAL_SHAPES = {
 
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_element: int) -> int:
-    """How many bytes of cache one token takes: a key and a value vector, in every KV head of every layer.
+    """Return how many bytes one token takes in the cache: a key and a value vector per KV head, in every layer.
 
     Raises:
-    - ValueError if one of the four is below 1 (``check_at_least``); the message names the argument and its value
+    - ValueError if one of the four arguments is below 1 (``check_at_least``); the message contains the argument's name
+      and value
 
     Example::
 
@@ -431,11 +446,11 @@ def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_
 
 
 def num_tokens_that_fit(budget_bytes: int, bytes_per_token: int) -> int:
-    """How many whole tokens a budget of bytes holds, exactly, at any size.
+    """Return how many whole tokens fit into ``budget_bytes``. The result is exact at any size.
 
     Raises:
-    - ValueError if the budget is below 0, or ``bytes_per_token`` below 1 (``check_at_least``); the message names the
-      argument and its value
+    - ValueError if ``budget_bytes`` is below 0 or ``bytes_per_token`` is below 1 (``check_at_least``); the message
+      contains the argument's name and value
 
     Example::
 
@@ -447,7 +462,8 @@ def num_tokens_that_fit(budget_bytes: int, bytes_per_token: int) -> int:
 
 # ---------------------------------------------------------------------------------------------- look at it
 
-#: As wide and as deep as Llama-2-7B. Its feed-forward part has three matrices of 11008; two of 16512 are as large.
+#: As wide and as deep as Llama-2-7B. The feed-forward part of Llama-2-7B has three matrices with ffn_dim 11008. Here
+#: there are two with ffn_dim 16512, which contain the same number of weights in total.
 LIKE_LLAMA_2_7B = ModelShape(num_layers=32, num_heads=32, head_dim=128, ffn_dim=16512, vocab_size=32000)
 
 
@@ -460,7 +476,7 @@ def print_two_decodes(shape: ModelShape, prompt_ids: Sequence[int], num_new_toke
     for name, result, model in (("without", plain, plain_model), ("with", cached, cached_model)):
         print(f"{name:>8} a cache: tokens {result.token_ids}, sent {model.forward_lengths}, "
               f"{model.counts.total:,} multiply-adds")
-    print(f"largest difference of two logits: {np.abs(plain.logits - cached.logits).max():.0e}")
+    print(f"largest difference between the logits: {np.abs(plain.logits - cached.logits).max():.0e}")
 
 
 def print_work_table(shape: ModelShape, num_prompt_tokens: int, num_new_tokens_list: Sequence[int]) -> None:

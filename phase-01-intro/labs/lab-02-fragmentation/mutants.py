@@ -3,65 +3,65 @@ from course.mutants import Mutant
 MUTANTS = [
     Mutant(
         name="waste-is-measured-against-the-tokens",
-        story="Divides the idle slots by the used ones: 'four times as much waste as use' instead of '80 % waste'.",
+        story="Divides the empty slots by the used slots, not by all slots: 4.0 instead of 0.8.",
         replace="    return 1.0 - sum(lengths) / (max_len * len(lengths))\n",
         by="    return (max_len * len(lengths) - sum(lengths)) / sum(lengths)\n",
         killed_by="test_task_1_waste_of_a_small_example",
-        breaks="waste_of_reserving: The share of slots that never hold a token, 0.0 to 1.0",
+        breaks="waste_of_reserving: Return the share of slots, 0.0 to 1.0, that never hold a token",
     ),
     Mutant(
         name="reserving-takes-any-length",
-        story="Checks that there are lengths, not that they fit: a request of 11 in 10 slots wastes less than nothing.",
+        story="Does not compare the lengths with max_len: for a request of 11 in 10 slots the waste is negative.",
         replace="""    check_lengths(lengths, max_len)
     return 1.0""",
         by="""    check_lengths(lengths)
     return 1.0""",
         killed_by="test_task_1_impossible_requests_are_refused",
-        breaks="waste_of_reserving: Raises ValueError for what check_lengths(lengths, max_len) refuses",
+        breaks="waste_of_reserving: Raises ValueError for lengths that check_lengths(lengths, max_len) rejects",
     ),
     Mutant(
         name="reservation-calls-all-idle-slots-internal",
-        story="Does not tell slots that are still to be used from slots that never will.",
+        story="Counts all empty slots as internal, even those that will be used.",
         replace="        reserved += request.num_output_tokens - generated\n"
                 "        internal += max_len - request.num_tokens\n",
         by="        internal += max_len - request.num_prompt_tokens - generated\n",
         killed_by="test_task_1_split_of_a_single_request",
-        breaks=("split_reservation: Sort all slots of all requests at one moment into used, reserved and internal",
-                "split_reservation: how many slots are of each kind"),
+        breaks=("split_reservation: Count the used, the reserved and the internal slots of all requests at one moment",
+                "split_reservation: the number of slots of each kind"),
     ),
     Mutant(
         name="reservation-of-no-requests-is-refused",
-        story="An empty server is no error: it has no slots to sort.",
+        story="Raises if there are no requests, but that is not an error.",
         replace="    used = reserved = internal = 0\n",
         by="""    if not requests:
         raise ValueError("no requests")
     used = reserved = internal = 0
 """,
         killed_by="test_task_1_split_at_the_bounds",
-        breaks="split_reservation: 0, 0 and 0 if there are no requests",
+        breaks="split_reservation: all three numbers are 0 if there are no requests",
     ),
     Mutant(
         name="reservation-takes-any-progress",
-        story="Checks the lengths alone: more tokens than the answer has make the reserved slots negative.",
+        story="Checks only the lengths: too many generated tokens make the reserved slots negative.",
         replace="    check_progress(requests, num_generated, max_len)\n",
         by="""    check_lengths([request.num_tokens for request in requests] or [1], max_len)
     if len(requests) != len(num_generated):
         raise ValueError(f"{len(requests)} requests, {len(num_generated)} numbers")
 """,
         killed_by="test_task_1_impossible_requests_are_refused",
-        breaks="split_reservation: ValueError for what check_progress refuses",
+        breaks="split_reservation: ValueError for arguments that check_progress rejects",
     ),
     Mutant(
         name="reservation-wants-a-slot-to-spare",
-        story="Off by one: refuses a request that is exactly as long as max_len.",
+        story="Rejects a request of exactly max_len tokens.",
         replace="    check_progress(requests, num_generated, max_len)\n",
         by="    check_progress(requests, num_generated, max_len - 1)\n",
         killed_by="test_task_1_split_at_the_bounds",
-        breaks="split_reservation: ValueError for what check_progress refuses",
+        breaks="split_reservation: ValueError for arguments that check_progress rejects",
     ),
     Mutant(
         name="reservation-checks-the-prompt-alone",
-        story="A check of its own instead of the given one: the prompt fits, and the answer makes internal negative.",
+        story="Does not call the given check, and checks only the prompt: a long answer makes internal negative.",
         replace="    check_progress(requests, num_generated, max_len)\n",
         by="""    if len(requests) != len(num_generated):
         raise ValueError(f"{len(requests)} requests, {len(num_generated)} numbers")
@@ -71,36 +71,36 @@ MUTANTS = [
             raise ValueError(f"{generated} generated tokens of {request.num_output_tokens}")
 """,
         killed_by="test_task_1_impossible_requests_are_refused",
-        breaks="split_reservation: ValueError for what check_progress refuses",
+        breaks="split_reservation: ValueError for arguments that check_progress rejects",
     ),
     Mutant(
         name="reservation-stops-at-the-shorter-list",
-        story="No check at all: zip ends with the shorter of the two lists, and the rest is not counted.",
+        story="Checks nothing: zip ends with the shorter of the two lists, and the other requests are not counted.",
         replace="    check_progress(requests, num_generated, max_len)\n",
         by="",
         killed_by="test_task_1_impossible_requests_are_refused",
-        breaks="split_reservation: ValueError for what check_progress refuses",
+        breaks="split_reservation: ValueError for arguments that check_progress rejects",
     ),
     Mutant(
         name="reservation-counts-slots-twice",
-        story="Internal is all that holds no token yet; what is reserved counts a second time.",
+        story="Counts all empty slots as internal, so the reserved slots count twice.",
         replace="        internal += max_len - request.num_tokens\n",
         by="        internal += max_len - request.num_prompt_tokens - generated\n",
         killed_by="test_task_1_split_accounts_for_every_slot",
-        breaks="invariant 1: the three add up to all of them",
+        breaks="invariant 1: the three numbers add up to the size of the reservation",
     ),
     Mutant(
         name="blocks-needed-always-adds-one",
-        story="num_tokens // block_size + 1: one block too many whenever the last one is exactly full.",
+        story="Returns num_tokens // block_size + 1: one block too many if the last block is exactly full.",
         replace="    return (num_tokens + block_size - 1) // block_size\n",
         by="    return num_tokens // block_size + 1\n",
         killed_by="test_task_2_blocks_needed_at_the_edges",
-        breaks=("invariant 2: A request in pages of b slots has at most b - 1 empty ones",
+        breaks=("invariant 2: In pages of b slots, a request has at most b - 1 empty slots",
                 "blocks_needed: 0 for 0 tokens"),
     ),
     Mutant(
         name="blocks-of-negative-size",
-        story="Refuses 0, by which Python cannot divide, and accepts -4.",
+        story="Rejects a block size of 0, but accepts -4.",
         replace="""    check_at_least(1, block_size=block_size)
     return (num""",
         by="""    if block_size == 0:
@@ -111,7 +111,7 @@ MUTANTS = [
     ),
     Mutant(
         name="blocks-needed-takes-less-than-nothing",
-        story="-1 tokens need 0 blocks, if there is no check.",
+        story="Does not check num_tokens: -1 tokens need 0 blocks.",
         replace="    check_at_least(0, num_tokens=num_tokens)\n",
         by="",
         killed_by="test_task_2_blocks_needed_refuses_nonsense",
@@ -130,7 +130,7 @@ MUTANTS = [
     ),
     Mutant(
         name="blocks-needed-is-never-none",
-        story="At least one block, also for no tokens.",
+        story="Returns at least one block, even for 0 tokens.",
         replace="    return (num_tokens + block_size - 1) // block_size\n",
         by="    return max(1, (num_tokens + block_size - 1) // block_size)\n",
         killed_by="test_task_2_blocks_needed_at_the_edges",
@@ -146,7 +146,7 @@ MUTANTS = [
     ),
     Mutant(
         name="blocks-needed-divides-in-floats",
-        story="A float division and a ceiling: right until the numbers outgrow 53 bits.",
+        story="Divides floats and rounds up, which is wrong for numbers of more than 53 bits.",
         replace="    return (num_tokens + block_size - 1) // block_size\n",
         by="    return int(np.ceil(num_tokens / block_size))\n",
         killed_by="test_task_2_blocks_needed_at_the_edges",
@@ -154,15 +154,15 @@ MUTANTS = [
     ),
     Mutant(
         name="paging-averages-the-requests",
-        story="The mean of each request's share: a tiny request that wastes 15 of 16 slots counts like a long one.",
+        story="Averages the shares of the requests, so a short request counts as much as a long one.",
         replace="    return 1.0 - sum(lengths) / num_slots\n",
         by="    return sum(1.0 - n / (blocks_needed(n, block_size) * block_size) for n in lengths) / len(lengths)\n",
         killed_by="test_task_2_waste_is_a_share_of_all_slots",
-        breaks="waste_of_paging: It is a share of all slots that were given out, not a mean over requests",
+        breaks="waste_of_paging: It is a share of all allocated slots, not a mean over requests",
     ),
     Mutant(
         name="paging-in-blocks-of-nothing",
-        story="Checks the lengths, and does the division itself.",
+        story="Does not check the block size.",
         replace="    num_slots = sum(blocks_needed(length, block_size) for length in lengths) * block_size\n",
         by="    num_slots = sum(-(-length // max(block_size, 1)) for length in lengths) * max(block_size, 1)\n",
         killed_by="test_task_2_waste_is_a_share_of_all_slots",
@@ -170,7 +170,7 @@ MUTANTS = [
     ),
     Mutant(
         name="paging-no-requests-wastes-nothing",
-        story="Answers 0.0 where there is nothing to divide by.",
+        story="Returns 0.0 if there are no lengths.",
         replace="""    check_lengths(lengths)
     num_slots""",
         by="""    if not lengths:
@@ -178,7 +178,7 @@ MUTANTS = [
     check_lengths(lengths)
     num_slots""",
         killed_by="test_task_2_waste_is_a_share_of_all_slots",
-        breaks="waste_of_paging: ValueError for what check_lengths(lengths) refuses",
+        breaks="waste_of_paging: ValueError for lengths that check_lengths(lengths) rejects",
     ),
     Mutant(
         name="paging-rounds-up-once",
@@ -186,28 +186,28 @@ MUTANTS = [
         replace="    num_slots = sum(blocks_needed(length, block_size) for length in lengths) * block_size\n",
         by="    num_slots = blocks_needed(sum(lengths), block_size) * block_size\n",
         killed_by="test_task_2_waste_is_a_share_of_all_slots",
-        breaks="waste_of_paging: if every request is given just the blocks it needs",
+        breaks="waste_of_paging: if every request gets only the blocks it needs",
     ),
     Mutant(
         name="allocate-leaves-holes-of-size-zero",
-        story="Shrinks a hole that fits exactly to size 0 and keeps it in the list.",
+        story="Keeps a hole of size 0 in the list after an exact fit.",
         replace="[(start + num_slots, size - num_slots)] if size > num_slots else []\n",
         by="[(start + num_slots, size - num_slots)]\n",
         killed_by="test_task_3_a_perfect_fit_leaves_no_empty_hole",
-        breaks="ContiguousAllocator.allocate: a hole that is used up is gone",
+        breaks="ContiguousAllocator.allocate: a hole that has no slots left is removed",
     ),
     Mutant(
         name="allocate-is-best-fit",
-        story="Takes the tightest hole. A fair policy, but another one: the contract says the leftmost.",
+        story="Takes the smallest hole that is large enough. The contract says the leftmost.",
         replace="        for i, (start, size) in enumerate(self._holes):\n",
         by="        for i, (start, size) in sorted(enumerate(self._holes), key=lambda hole: hole[1][1]):\n",
         killed_by="test_task_4_the_leftmost_hole_that_is_large_enough_is_used",
-        breaks=("ContiguousAllocator.allocate: the first ones of the leftmost hole",
+        breaks=("ContiguousAllocator.allocate: the first slots of the leftmost hole",
                 "ContiguousAllocator: first fit: the leftmost hole that is large enough"),
     ),
     Mutant(
         name="allocate-cuts-before-it-checks",
-        story="Takes slots, and checks their number then.",
+        story="Changes the holes before it checks num_slots.",
         replace="""        check_at_least(1, num_slots=num_slots)
         for i""",
         by="""        if num_slots < 1:
@@ -219,7 +219,7 @@ MUTANTS = [
     ),
     Mutant(
         name="allocate-takes-no-slots",
-        story="A run of 0 slots begins where the next run begins, and is overwritten by it.",
+        story="Allocates a run of 0 slots. The next run begins at the same slot and overwrites it.",
         replace="""        check_at_least(1, num_slots=num_slots)
         for i""",
         by="""        check_at_least(0, num_slots=num_slots)
@@ -229,7 +229,7 @@ MUTANTS = [
     ),
     Mutant(
         name="allocate-does-not-say-how-many",
-        story="A check of its own instead of the given one; its message has no number.",
+        story="Does not call the given check, and its own message does not contain the number.",
         replace="""        check_at_least(1, num_slots=num_slots)
         for i""",
         by="""        if num_slots < 1:
@@ -240,7 +240,7 @@ MUTANTS = [
     ),
     Mutant(
         name="allocate-tidies-up-before-it-gives-up",
-        story="Sorts the holes by size on its way to None, to be quicker next time.",
+        story="Sorts the holes by size before it returns None.",
         replace="""                return start
         return None
 """,
@@ -254,7 +254,7 @@ MUTANTS = [
     ),
     Mutant(
         name="allocate-raises-for-what-never-fits",
-        story="An error for a request that is larger than all memory; the contract has None.",
+        story="Raises if a request is larger than the whole memory. The contract says None.",
         replace="""                return start
         return None
 """,
@@ -264,11 +264,11 @@ MUTANTS = [
         return None
 """,
         killed_by="test_task_3_what_does_not_fit_changes_nothing",
-        breaks="ContiguousAllocator.allocate: even if num_slots is more than there are in all",
+        breaks="ContiguousAllocator.allocate: even if num_slots exceeds the size of the whole memory",
     ),
     Mutant(
         name="allocate-wants-a-slot-to-spare",
-        story="Off by one: a hole of exactly the size is passed over.",
+        story="Ignores a hole of exactly the right size.",
         replace="            if size >= num_slots:\n",
         by="            if size > num_slots:\n",
         killed_by="test_task_3_a_perfect_fit_leaves_no_empty_hole",
@@ -276,16 +276,16 @@ MUTANTS = [
     ),
     Mutant(
         name="allocate-cuts-from-the-right",
-        story="Takes the last slots of the hole; what is left begins where the hole began.",
+        story="Takes the last slots of the hole instead of the first.",
         replace="[(start + num_slots, size - num_slots)] if size > num_slots else []\n",
         by="[(start, size - num_slots)] if size > num_slots else []\n"
            "                start += size - num_slots\n",
         killed_by="test_task_3_runs_stand_side_by_side",
-        breaks="ContiguousAllocator.allocate: the first ones of the leftmost hole",
+        breaks="ContiguousAllocator.allocate: the first slots of the leftmost hole",
     ),
     Mutant(
         name="allocate-hands-out-scattered-slots",
-        story="Counts free slots instead of looking at the hole, and hands out a run that reaches into a neighbour.",
+        story="Counts all free slots instead of those in the hole, so the new run overlaps another run.",
         replace="            if size >= num_slots:\n",
         by="            if self.num_free_slots >= num_slots:\n",
         killed_by="test_task_4_enough_free_slots_but_no_hole",
@@ -294,50 +294,50 @@ MUTANTS = [
     ),
     Mutant(
         name="allocate-returns-the-end",
-        story="Returns the first slot after the run, where the rest of the hole begins.",
+        story="Returns the first slot after the run.",
         replace="                return start\n",
         by="                return start + num_slots\n",
         killed_by="test_task_3_runs_stand_side_by_side",
-        breaks="ContiguousAllocator.allocate: the first of these slots",
+        breaks="ContiguousAllocator.allocate: the number of the first of these slots",
     ),
     Mutant(
         name="free-does-not-merge-to-the-left",
-        story="Looks for a hole behind the freed run only.",
+        story="Merges the freed run only with a hole on the right.",
         replace="        if i > 0 and sum(self._holes[i - 1]) == start:\n",
         by="        if False:\n",
         killed_by="test_task_4_neighbouring_holes_merge",
-        breaks=("ContiguousAllocator.free: merged with the hole on its left",
+        breaks=("ContiguousAllocator.free: merged with the hole on the left",
                 "invariant 3: do not touch each other"),
     ),
     Mutant(
         name="free-does-not-merge-to-the-right",
-        story="Looks for a hole before the freed run only; freeing in order never shows it.",
+        story="Merges the freed run only with a hole on the left. Freeing from left to right does not show it.",
         replace="        if i < len(self._holes) and self._holes[i][0] == start + size:\n",
         by="        if False:\n",
         killed_by="test_task_4_neighbouring_holes_merge",
-        breaks=("ContiguousAllocator.free: and the hole on its right",
+        breaks=("ContiguousAllocator.free: and the hole on the right",
                 "invariant 3: do not touch each other"),
     ),
     Mutant(
         name="free-loses-the-slots",
-        story="Forgets the run, and adds no hole.",
+        story="Forgets the run, but adds no hole.",
         replace="        self._holes[first:last] = [(start, size)]\n",
         by="",
         killed_by="test_task_4_everything_freed_is_one_hole_again",
-        breaks="ContiguousAllocator.free: its slots are a hole",
+        breaks="ContiguousAllocator.free: the run's slots are a hole",
     ),
     Mutant(
         name="free-merges-holes-that-do-not-touch",
-        story="Takes the next hole for a neighbour without looking: slots that somebody uses become free.",
+        story="Merges with the next hole even if it does not touch: slots of another request become free.",
         replace="        if i < len(self._holes) and self._holes[i][0] == start + size:\n",
         by="        if i < len(self._holes):\n",
         killed_by="test_task_4_long_random_use_agrees_with_a_row_of_slots",
-        breaks=("ContiguousAllocator.free: if they touch it",
-                "invariant 3: with the allocated runs cover every slot once"),
+        breaks=("ContiguousAllocator.free: if these touch the run",
+                "invariant 3: Together, the holes and the allocated runs cover every slot once"),
     ),
     Mutant(
         name="free-appends-the-hole-at-the-end",
-        story="Holes in the order they were freed: first fit is no longer leftmost, and neighbours are not found.",
+        story="Keeps the holes in the order in which they were freed, so the first is not always the leftmost.",
         replace="        self._holes[first:last] = [(start, size)]\n",
         by="        self._holes[first:last] = []\n        self._holes.append((start, size))\n",
         killed_by="test_task_4_the_leftmost_hole_that_is_large_enough_is_used",
@@ -345,15 +345,15 @@ MUTANTS = [
     ),
     Mutant(
         name="free-twice-is-ignored",
-        story="Answers an invalid free with silence; the bug that caused it shows up somewhere else, much later.",
+        story="Ignores an invalid free, so the bug that caused it shows up much later.",
         replace='            raise RuntimeError(f"free({start}): no allocated run starts at slot {start}")\n',
         by="            return\n",
         killed_by="test_task_4_invalid_free_is_refused_at_once",
-        breaks="ContiguousAllocator.free: RuntimeError if no run begins at start now",
+        breaks="ContiguousAllocator.free: RuntimeError if no allocated run begins at start",
     ),
     Mutant(
         name="free-does-not-say-which",
-        story="An error without the number: of a thousand runs, one was wrong.",
+        story="Its message does not contain the number, so the caller cannot tell which call was wrong.",
         replace="raise RuntimeError(f\"free({start}): no allocated run starts at slot {start}\")\n",
         by="raise RuntimeError(\"free: no allocated run starts there\")\n",
         killed_by="test_task_4_invalid_free_is_refused_at_once",
@@ -361,28 +361,28 @@ MUTANTS = [
     ),
     Mutant(
         name="free-takes-any-slot-of-a-run",
-        story="Finds the run that holds the slot: a caller with a wrong number frees somebody else.",
+        story="Frees the run that contains the slot, so a wrong number frees the run of another request.",
         replace="        if start not in self._allocated:\n",
         by="""        start = max((s for s in self._allocated if s <= start < s + self._allocated[s]), default=start)
         if start not in self._allocated:
 """,
         killed_by="test_task_4_invalid_free_is_refused_at_once",
-        breaks="ContiguousAllocator.free: if no run begins at start now",
+        breaks="ContiguousAllocator.free: if no allocated run begins at start",
     ),
     Mutant(
         name="free-of-an-empty-memory-is-ignored",
-        story="Nothing is allocated, so there is nothing to do: the last run can be freed twice.",
+        story="Ignores a free when no run is allocated: the last run can be freed twice.",
         replace="        if start not in self._allocated:\n",
         by="""        if not self._allocated:
             return
         if start not in self._allocated:
 """,
         killed_by="test_task_4_invalid_free_is_refused_at_once",
-        breaks="ContiguousAllocator.free: if no run begins at start now",
+        breaks="ContiguousAllocator.free: if no allocated run begins at start",
     ),
     Mutant(
         name="free-raises-after-it-changed-something",
-        story="Records the hole and then finds out that there was no such run.",
+        story="Adds the hole before it raises.",
         replace='            raise RuntimeError(f"free({start}): no allocated run starts at slot {start}")\n',
         by="            self._holes.append((start, 1))\n"
            '            raise RuntimeError(f"free({start}): no allocated run starts at slot {start}")\n',
@@ -392,7 +392,7 @@ MUTANTS = [
     ),
     Mutant(
         name="paged-fit-counts-slots-instead-of-blocks",
-        story="Adds up tokens: the empty end of every last block is forgotten.",
+        story="Adds up tokens, and forgets the empty slots in the last block of each request.",
         replace="    num_free_blocks = num_slots // block_size\n",
         by="    num_free_blocks = num_slots\n    block_size = 1\n",
         killed_by="test_task_5_paging_admits_by_blocks",
@@ -400,17 +400,17 @@ MUTANTS = [
     ),
     Mutant(
         name="reserving-admits-what-is-too-long",
-        story="Does not look at the lengths at all, since each takes max_len.",
+        story="Does not compare the lengths with max_len.",
         replace="""    check_lengths(lengths, max_len)
     return min""",
         by="""    check_lengths(lengths)
     return min""",
         killed_by="test_task_5_bad_arguments_are_refused",
-        breaks="num_that_fit_reserving: ValueError for what check_lengths(lengths, max_len) refuses",
+        breaks="num_that_fit_reserving: ValueError for lengths that check_lengths(lengths, max_len) rejects",
     ),
     Mutant(
         name="reserving-takes-a-negative-memory",
-        story="Less than no memory: fewer than no requests fit.",
+        story="Accepts a negative num_slots, and returns a negative number.",
         replace="""    # TASK 5: num_that_fit_reserving
     check_at_least(0, num_slots=num_slots)
 """,
@@ -420,7 +420,7 @@ MUTANTS = [
     ),
     Mutant(
         name="reserving-refuses-an-empty-memory",
-        story="0 slots are a memory in which none fits, not a mistake.",
+        story="Rejects 0 slots, but they are no error: no request fits.",
         replace="""    # TASK 5: num_that_fit_reserving
     check_at_least(0, num_slots=num_slots)
 """,
@@ -432,7 +432,7 @@ MUTANTS = [
     ),
     Mutant(
         name="reserving-by-real-lengths",
-        story="Counts what requests use, not what is set aside for them.",
+        story="Counts the slots that the requests use, not the slots that they reserve.",
         replace="    return min(len(lengths), num_slots // max_len)\n",
         by="    return sum(total <= num_slots for total in np.cumsum(lengths))\n",
         killed_by="test_task_5_reserving_admits_by_the_maximum",
@@ -440,7 +440,7 @@ MUTANTS = [
     ),
     Mutant(
         name="reserving-fits-requests-that-do-not-exist",
-        story="As many as the memory holds, whoever came.",
+        story="Returns how many requests the memory could hold, even if there are fewer.",
         replace="    return min(len(lengths), num_slots // max_len)\n",
         by="    return num_slots // max_len\n",
         killed_by="test_task_5_reserving_admits_by_the_maximum",
@@ -448,7 +448,7 @@ MUTANTS = [
     ),
     Mutant(
         name="paged-fit-lets-later-requests-overtake",
-        story="Skips a request that does not fit and goes on with the next ones.",
+        story="Skips a request that does not fit and continues with the next one.",
         replace="    for num_admitted, length in enumerate(lengths):\n"
                 "        num_free_blocks -= blocks_needed(length, block_size)\n"
                 "        if num_free_blocks < 0:\n"
@@ -461,12 +461,12 @@ MUTANTS = [
            "            num_admitted += 1\n"
            "    return num_admitted\n",
         killed_by="test_task_5_paging_is_first_come_first_served",
-        breaks=("num_that_fit_paged: the first one that does not fit ends the count",
-                "num_that_fit_paged: the number of requests before that first one"),
+        breaks=("num_that_fit_paged: the first request that does not fit ends the count",
+                "num_that_fit_paged: the number of requests before the one that ends the count"),
     ),
     Mutant(
         name="paged-fit-checks-as-it-goes",
-        story="Looks at a length when its turn comes, and never at those after the first that does not fit.",
+        story="Checks each length in turn, and so does not check those after the request that ends the count.",
         replace="""    check_lengths(lengths)
     num_free_blocks = num_slots // block_size
     for num_admitted, length in enumerate(lengths):
@@ -477,11 +477,11 @@ MUTANTS = [
         check_lengths([length])
 """,
         killed_by="test_task_5_bad_arguments_are_refused",
-        breaks="num_that_fit_paged: also after the request that ends the count",
+        breaks="num_that_fit_paged: including lengths after the request that ends the count",
     ),
     Mutant(
         name="paged-fit-divides-first",
-        story="A block_size of 0 is a ZeroDivisionError, in the words of Python.",
+        story="For a block_size of 0 it raises ZeroDivisionError instead of ValueError.",
         replace="""    check_at_least(1, block_size=block_size)
     check_lengths""",
         by="    check_lengths",
@@ -490,17 +490,17 @@ MUTANTS = [
     ),
     Mutant(
         name="paged-fit-takes-a-negative-memory",
-        story="Less than no memory: no request fits, and there is no error.",
+        story="Accepts a negative num_slots, and returns 0.",
         replace="""    # TASK 5: num_that_fit_paged
     check_at_least(0, num_slots=num_slots)
 """,
         by="    # TASK 5: num_that_fit_paged\n",
         killed_by="test_task_5_bad_arguments_are_refused",
-        breaks="num_that_fit_paged: or num_slots below 0",
+        breaks="num_that_fit_paged: or num_slots is below 0",
     ),
     Mutant(
         name="paged-fit-refuses-an-empty-memory",
-        story="0 slots are a memory in which none fits, not a mistake.",
+        story="Rejects 0 slots, but they are no error: no request fits.",
         replace="""    # TASK 5: num_that_fit_paged
     check_at_least(0, num_slots=num_slots)
 """,
@@ -512,7 +512,7 @@ MUTANTS = [
     ),
     Mutant(
         name="paged-fit-takes-the-short-ones-first",
-        story="Sorts: more of them fit, but they did not come first.",
+        story="Sorts the lengths: more requests fit, but not in the order given.",
         replace="    for num_admitted, length in enumerate(lengths):\n",
         by="    for num_admitted, length in enumerate(sorted(lengths)):\n",
         killed_by="test_task_5_paging_is_first_come_first_served",
@@ -520,30 +520,30 @@ MUTANTS = [
     ),
     Mutant(
         name="paged-fit-rounds-the-memory-up",
-        story="The rest of the memory counts as a block.",
+        story="Counts the remainder of the memory as a block.",
         replace="    num_free_blocks = num_slots // block_size\n",
         by="    num_free_blocks = -(-num_slots // block_size)\n",
         killed_by="test_task_5_paging_admits_by_blocks",
-        breaks="num_that_fit_paged: a rest smaller than a block is lost",
+        breaks="num_that_fit_paged: a remainder smaller than a block is not used",
     ),
     Mutant(
         name="sweep-divides-slots-by-the-block-size",
-        story="Takes mean length / block size for the mean table: forgets that every request rounds up on its own.",
+        story="Divides the mean length by the block size, and forgets to round up for each request.",
         replace="sum(table_lens) / len(table_lens)",
         by="sum(lengths) / block_size / len(lengths)",
         killed_by="test_task_6_rows_of_a_small_sweep",
-        breaks="sweep_block_sizes: the mean and the longest table",
+        breaks="sweep_block_sizes: the mean and the longest table length",
     ),
     Mutant(
         name="sweep-skips-bad-sizes",
-        story="Leaves out the row of a size that makes no sense.",
+        story="Leaves out the row of an invalid size.",
         replace="        waste = waste_of_paging(lengths, block_size)\n",
         by="""        if block_size < 1:
             continue
         waste = waste_of_paging(lengths, block_size)
 """,
         killed_by="test_task_6_bad_arguments_are_refused",
-        breaks="sweep_block_sizes: Raises ValueError for what waste_of_paging refuses",
+        breaks="sweep_block_sizes: Raises ValueError for arguments that waste_of_paging rejects",
     ),
     Mutant(
         name="sweep-drops-what-it-has",
@@ -551,11 +551,11 @@ MUTANTS = [
         replace="    for block_size in block_sizes:\n",
         by="    for block_size in dict.fromkeys(block_sizes):\n",
         killed_by="test_task_6_rows_of_a_small_sweep",
-        breaks="sweep_block_sizes: A size that is given twice has two rows",
+        breaks="sweep_block_sizes: A size that is given twice gets two rows",
     ),
     Mutant(
         name="sweep-sorts-the-sizes",
-        story="A table reads better in order; but the caller reads it row by row.",
+        story="Sorts the sizes, but the caller expects the rows in the order given.",
         replace="    for block_size in block_sizes:\n",
         by="    for block_size in sorted(block_sizes):\n",
         killed_by="test_task_6_rows_of_a_small_sweep",
@@ -563,10 +563,10 @@ MUTANTS = [
     ),
     Mutant(
         name="sweep-takes-the-last-table-for-the-longest",
-        story="Right for lengths that happen to be sorted.",
+        story="Takes the last table for the longest, which is right only if the lengths are sorted.",
         replace="max(table_lens)))\n",
         by="table_lens[-1]))\n",
         killed_by="test_task_6_rows_of_a_small_sweep",
-        breaks="sweep_block_sizes: the longest table",
+        breaks="sweep_block_sizes: the longest table length",
     ),
 ]

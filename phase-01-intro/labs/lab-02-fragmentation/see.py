@@ -1,9 +1,10 @@
-"""Your allocator at work: forty requests in 72 slots, reserved to the maximum, in one piece, and in pages.
+"""Watch your allocator at work: forty requests in 72 slots, with the maximum reserved, in one piece, and in pages.
 
     course run --lab 1.2
     python see.py --requests 80
 
-A row is a moment, a column is a slot, a letter is a request. ``ContiguousAllocator`` and ``blocks_needed`` are yours.
+Each row is a moment, each column a slot, and each letter a request. You wrote ``ContiguousAllocator`` and
+``blocks_needed``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rich.text import Text
 from course.lab.load_module import load_file
 
 NUM_SLOTS, BLOCK_SIZE, NUM_REQUESTS = 72, 2, 40
-#: The longest request: what a reservation has to assume.
+#: The length of the longest request. A reservation must assume it.
 MAX_SLOTS = 36
 NUM_ROWS_SHOWN = 16
 COLOURS = ("red", "green", "yellow", "blue", "magenta", "cyan")
@@ -30,7 +31,7 @@ COLOURS = ("red", "green", "yellow", "blue", "magenta", "cyan")
 
 @dataclass(frozen=True)
 class Visitor:
-    """A request: how many slots it needs, and for how many moments."""
+    """A request, with the number of slots that it needs and the number of moments that it runs."""
 
     number: int
     num_slots: int
@@ -42,7 +43,10 @@ class Visitor:
 
 
 class OnePiece:
-    """Neighbouring slots, from the student's allocator: as many as a request needs, or a fixed number for each."""
+    """Memory in which each request has one run from the student's allocator.
+
+    The run has exactly the length that the request needs, or a fixed length (``reserved``).
+    """
 
     def __init__(self, lab: ModuleType, reserved: int | None = None) -> None:
         self._allocator = lab.ContiguousAllocator(NUM_SLOTS)
@@ -72,7 +76,7 @@ class OnePiece:
 
 
 class Pages:
-    """Any free blocks will do; the student says how many."""
+    """Memory in which a request takes any free blocks. The student's ``blocks_needed`` says how many."""
 
     def __init__(self, lab: ModuleType) -> None:
         self._blocks_needed: Callable[[int, int], int] = lab.blocks_needed
@@ -103,7 +107,7 @@ class Pages:
 
 @dataclass
 class Film:
-    """How a crowd was served. A row: the moment, the slots, and a remark."""
+    """How all requests were served. Each row contains the moment, the slots, and a remark."""
 
     rows: list[tuple[int, dict[int, Visitor], str]]
     num_moments: int
@@ -119,7 +123,7 @@ def make_visitors(num_requests: int, seed: int = 1) -> list[Visitor]:
 
 
 def serve(memory: OnePiece | Pages, visitors: Sequence[Visitor]) -> Film:
-    """First come, first served: the first request of the queue waits until it gets its slots, the others behind it."""
+    """Serve the requests first come, first served: no request overtakes the first one in the queue."""
     queue, running = deque(visitors), dict[Visitor, int]()
     rows, num_running, num_with_room, moment = [], 0, 0, 0
     while queue or running:
@@ -131,12 +135,12 @@ def serve(memory: OnePiece | Pages, visitors: Sequence[Visitor]) -> Film:
             queue.popleft()
         slots, remark = memory.slots(), ""
         if queue and memory.num_free >= queue[0].num_slots:
-            remark = f"{queue[0].letter} waits: it needs {queue[0].num_slots} of {memory.num_free} free slots, and " \
+            remark = f"{queue[0].letter} waits: it needs {queue[0].num_slots} of {memory.num_free} free slots, but " \
                      f"{memory.why_not()}"
             num_with_room += 1
         if not running and queue:
             raise RuntimeError(f"request {queue[0].number} needs {queue[0].num_slots} of {NUM_SLOTS} slots; all other "
-                               f"requests have ended, and it still gets none ({memory.why_not()})")
+                               f"requests have ended, and it still gets none: {memory.why_not()}")
         rows.append((moment, slots, remark))
         num_running += len(running)
         moment += 1
@@ -167,8 +171,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not 1 <= arguments.requests <= 10_000:
         parser.error(f"--requests is {arguments.requests}, must be between 1 and 10000")
     lab, console, visitors = load_file(arguments.file), Console(highlight=False), make_visitors(arguments.requests)
-    films = {f"reserved to the maximum, {MAX_SLOTS} slots for each": serve(OnePiece(lab, MAX_SLOTS), visitors),
-             "in one piece, each as long as it will be": serve(OnePiece(lab), visitors),
+    films = {f"the maximum reserved, {MAX_SLOTS} slots per request": serve(OnePiece(lab, MAX_SLOTS), visitors),
+             "in one piece of the final length": serve(OnePiece(lab), visitors),
              f"in pages of {BLOCK_SIZE}": serve(Pages(lab), visitors)}
     for name, film in films.items():
         show(film, name, console)

@@ -1,10 +1,10 @@
-"""Three ways to hand out cache memory to requests whose final length is not known yet, and what each of them wastes.
+"""Three ways to allocate cache memory to requests of unknown final length, and how much each of them wastes.
 
-    reserve to the maximum   |AAAA............|BB..............|CCCCCCC.........|    a place each, sized for the worst
-    exact, in one piece      |AAAA|BB|CCCCCCC|                                       needs the future, leaves holes
-    pages of 4               |AAAA|BB..|CCCC|CCC.|                                   a table finds the pieces again
+    reserve the maximum      |AAAA............|BB..............|CCCCCCC.........|    every request gets the maximum
+    exact, in one piece      |AAAA|BB|CCCCCCC|                                       must know the length; leaves holes
+    pages of 4               |AAAA|BB..|CCCC|CCC.|                                   a table says where the pages are
 
-A slot holds the K/V of one token. All sizes here are counted in slots.
+A slot holds the K and V of one token. A page is a block of slots. All sizes in this file are numbers of slots.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: The longest text, prompt and answer together, that the model of this lab takes.
+#: The longest text that the model of this lab takes, prompt and answer together.
 MAX_LEN = 2048
 
 
 @dataclass(frozen=True)
 class RequestLengths:
-    """How long one request turns out to be. The engine knows the first number at once, the second at the end."""
+    """The final lengths of a request. The engine knows the first number at once, but the second only at the end."""
 
     num_prompt_tokens: int
     num_output_tokens: int
@@ -32,13 +32,13 @@ class RequestLengths:
 
 @dataclass(frozen=True)
 class SlotUse:
-    """How many slots of some reservations are of which kind. ``total`` is all of them."""
+    """The number of slots of each kind in some reservations. ``total`` is their sum."""
 
-    #: Holds a token now.
+    #: Slots that hold a token now.
     used: int
-    #: Holds none yet, but will before the request ends.
+    #: Slots that hold no token yet, but will before the request ends.
     reserved: int
-    #: Will never hold one.
+    #: Slots that will never hold a token.
     internal: int
 
     @property
@@ -47,9 +47,10 @@ class SlotUse:
 
 
 def make_trace(num_requests: int, seed: int) -> list[RequestLengths]:
-    """Given. Lengths as chat traffic has them: most are short, a few are very long, none is above ``MAX_LEN``.
+    """Make requests with lengths like those of chat traffic. This function is given.
 
-    Prompts and outputs are log-normal with medians of 200 and 220 tokens, rounded and clipped.
+    Most requests are short, a few are very long, and none is longer than ``MAX_LEN``. The lengths of prompts and
+    outputs are log-normal with medians of 200 and 220 tokens, rounded and clipped.
     """
     rng = np.random.default_rng(seed)
     prompts = np.clip(np.rint(rng.lognormal(np.log(200.0), 1.0, num_requests)), 4, MAX_LEN * 3 // 4)
@@ -58,7 +59,10 @@ def make_trace(num_requests: int, seed: int) -> list[RequestLengths]:
 
 
 def check_lengths(lengths: Sequence[int], max_len: int | None = None) -> None:
-    """Given. Raise ValueError if there are no lengths, or if one is below 1 or above ``max_len`` (None: no bound)."""
+    """Raise ValueError if ``lengths`` is empty or contains an invalid length. This function is given.
+
+    A length is invalid if it is below 1 or above ``max_len``. If ``max_len`` is None, there is no upper limit.
+    """
     if len(lengths) == 0:
         raise ValueError("needs at least 1 length, got 0")
     for length in lengths:
@@ -69,7 +73,7 @@ def check_lengths(lengths: Sequence[int], max_len: int | None = None) -> None:
 
 
 def check_at_least(minimum: int, **arguments: int) -> None:
-    """Given. Raise ValueError for the first argument that is below ``minimum``.
+    """Raise ValueError for the first argument that is below ``minimum``. This function is given.
 
         check_at_least(1, num_slots=8, block_size=0)    ValueError: block_size must be at least 1, got 0
     """
@@ -79,9 +83,11 @@ def check_at_least(minimum: int, **arguments: int) -> None:
 
 
 def check_progress(requests: Sequence[RequestLengths], num_generated: Sequence[int], max_len: int) -> None:
-    """Given. Raise ValueError if a request has more than ``max_len`` tokens, or a wrong number of generated tokens.
+    """Raise ValueError unless these can be the arguments of ``split_reservation``. This function is given.
 
-    There must be one such number per request, at least 0 and at most the request's ``num_output_tokens``.
+    - ``num_generated`` must contain one number per request
+    - that number must be at least 0 and at most the request's ``num_output_tokens``
+    - no request may have more than ``max_len`` tokens
     """
     if len(requests) != len(num_generated):
         raise ValueError(f"{len(requests)} requests, but {len(num_generated)} numbers of generated tokens")
@@ -96,9 +102,10 @@ def check_progress(requests: Sequence[RequestLengths], num_generated: Sequence[i
 
 
 def waste_of_reserving(lengths: Sequence[int], max_len: int) -> float:
-    """The share of slots that never hold a token, 0.0 to 1.0, if every request is given ``max_len`` slots.
+    """Return the share of slots, 0.0 to 1.0, that never hold a token if every request gets ``max_len`` slots.
 
-    ``lengths`` are final lengths. Raises ValueError for what ``check_lengths(lengths, max_len)`` refuses.
+    ``lengths`` contains the final length of each request. Raises ValueError for lengths that
+    ``check_lengths(lengths, max_len)`` rejects.
 
     Example::
 
@@ -109,20 +116,20 @@ def waste_of_reserving(lengths: Sequence[int], max_len: int) -> float:
 
 
 def split_reservation(requests: Sequence[RequestLengths], num_generated: Sequence[int], max_len: int) -> SlotUse:
-    """Sort all slots of all requests at one moment into used, reserved and internal.
+    """Count the used, the reserved and the internal slots of all requests at one moment.
 
-    Every request has ``max_len`` slots. Those of request i hold its whole prompt and, at that moment,
-    ``num_generated[i]`` output tokens. For example, one request::
+    Every request has ``max_len`` slots. At that moment, the slots of request i hold its whole prompt and
+    ``num_generated[i]`` output tokens. Here is an example with one request::
 
         prompt 3, output 4, generated 1, max_len 10
 
         |P P P o . . . - - -|      used 4 (P and o), reserved 3 (.), internal 3 (-)
 
     Returns:
-    - how many slots are of each kind; ``SlotUse`` says what the kinds are
-    - 0, 0 and 0 if there are no requests; this is no error
+    - the number of slots of each kind; ``SlotUse`` defines the kinds
+    - all three numbers are 0 if there are no requests; this is not an error
     Raises:
-    - ValueError for what ``check_progress`` refuses
+    - ValueError for arguments that ``check_progress`` rejects
 
     Example::
 
@@ -136,7 +143,9 @@ def split_reservation(requests: Sequence[RequestLengths], num_generated: Sequenc
 
 
 def blocks_needed(num_tokens: int, block_size: int) -> int:
-    """How many blocks of ``block_size`` slots hold ``num_tokens`` tokens. The last block may be partly empty.
+    """Return the number of blocks that ``num_tokens`` tokens need. Each block has ``block_size`` slots.
+
+    The last block may be partly empty.
 
     Returns:
     - an int that is exact for numbers of any size; 0 for 0 tokens
@@ -153,12 +162,13 @@ def blocks_needed(num_tokens: int, block_size: int) -> int:
 
 
 def waste_of_paging(lengths: Sequence[int], block_size: int) -> float:
-    """The share of slots that never hold a token, 0.0 to 1.0, if every request is given just the blocks it needs.
+    """Return the share of slots, 0.0 to 1.0, that never hold a token if every request gets only the blocks it needs.
 
-    It is a share of all slots that were given out, not a mean over requests. ``lengths`` are final lengths.
+    It is a share of all allocated slots, not a mean over requests. ``lengths`` contains the final length of each
+    request.
 
     Raises:
-    - ValueError for what ``check_lengths(lengths)`` refuses
+    - ValueError for lengths that ``check_lengths(lengths)`` rejects
     - ValueError if ``block_size`` is below 1
 
     Example: 5 and 8 tokens take one block of 8 slots each, and 3 of these 16 slots stay empty::
@@ -173,11 +183,11 @@ def waste_of_paging(lengths: Sequence[int], block_size: int) -> float:
 
 
 class ContiguousAllocator:
-    """Hands out runs of neighbouring slots, first fit: the leftmost hole that is large enough.
+    """An allocator of runs of neighbouring slots. It uses first fit: the leftmost hole that is large enough.
 
         slot   0         10    16        26             41
                | A        |hole | B       |     hole     | C ...
-        _holes      = [(10, 6), (26, 15)]           (start, size), by start; no two of them touch
+        _holes      = [(10, 6), (26, 15)]           (start, size), sorted by start; no two touch
         _allocated  = {0: 10, 16: 10, 41: ...}      start → size
     """
 
@@ -189,7 +199,7 @@ class ContiguousAllocator:
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """A new list of all holes as (start, size), by start."""
+        """A new list of all holes as (start, size), sorted by start."""
         return list(self._holes)
 
     @property
@@ -202,14 +212,14 @@ class ContiguousAllocator:
         return max((size for _, size in self._holes), default=0)
 
     def allocate(self, num_slots: int) -> int | None:
-        """Take ``num_slots`` neighbouring slots: the first ones of the leftmost hole that has at least ``num_slots``.
+        """Take ``num_slots`` neighbouring slots: the first slots of the leftmost hole that has at least ``num_slots``.
 
         After:
-        - these slots are in no hole; a hole that is used up is gone
+        - these slots are in no hole; a hole that has no slots left is removed
         - if no hole is large enough, nothing has changed
         Returns:
-        - the first of these slots, which ``free`` takes to give them all back
-        - None if no hole is large enough, even if ``num_slots`` is more than there are in all
+        - the number of the first of these slots, which is the argument of ``free``
+        - None if no hole is large enough, even if ``num_slots`` exceeds the size of the whole memory
         Raises:
         - ValueError if ``num_slots`` is below 1 (``check_at_least``); the message contains the number, and nothing has
           changed
@@ -225,12 +235,12 @@ class ContiguousAllocator:
         raise NotImplementedError("Task 3: ContiguousAllocator.allocate")
 
     def free(self, start: int) -> None:
-        """Give back the run of slots that begins at ``start``, as ``allocate`` returned it.
+        """Free the run of slots that begins at ``start``, where ``start`` is a number that ``allocate`` returned.
 
         After:
-        - its slots are a hole, merged with the hole on its left and the hole on its right, if they touch it
+        - the run's slots are a hole, merged with the hole on the left and the hole on the right if these touch the run
         Raises:
-        - RuntimeError if no run begins at ``start`` now; the message contains the number, and nothing has changed
+        - RuntimeError if no allocated run begins at ``start``; the message contains the number, and nothing has changed
 
         Example::
 
@@ -248,20 +258,21 @@ class ContiguousAllocator:
 
 @dataclass(frozen=True)
 class ChurnReport:
-    """What happened while requests arrived and ended. A refusal *with room* had enough free slots, but in pieces."""
+    """The refusals while requests arrived and ended. In a refusal *with room* enough slots were free, but in pieces."""
 
     num_refusals: int
     num_refusals_with_room: int
-    #: Of the refusal with room that left most slots idle; all 0 if there was none.
+    #: These three describe the refusal with room in which the most slots were free. All are 0 if there was none.
     wanted: int
     num_free_slots: int
     largest_hole: int
 
 
 def churn(num_slots: int, lengths: Sequence[int], seed: int) -> ChurnReport:
-    """Given. Requests arrive in order; each takes its exact length in one piece. If one is refused, a random one ends.
+    """Serve requests in order, each in one piece of its exact length, and report the refusals. This function is given.
 
-    It needs Tasks 3 and 4. No length may be above ``num_slots``.
+    When a request is refused, a random running request ends, and the refused request tries again. The function needs
+    Tasks 3 and 4. No length may be above ``num_slots``.
     """
     if max(lengths) > num_slots:
         raise ValueError(f"a length of {max(lengths)} can never fit {num_slots} slots")
@@ -279,7 +290,7 @@ def churn(num_slots: int, lengths: Sequence[int], seed: int) -> ChurnReport:
             if not running:
                 raise RuntimeError(f"churn: all requests have ended, so all {num_slots} slots must be one hole. There "
                                    f"are {len(allocator.holes)} holes, the largest has {allocator.largest_hole} slots, "
-                                   f"and allocate({length}) gave None. Do holes that touch become one?")
+                                   f"and allocate({length}) gave None. Does free merge holes that touch?")
             allocator.free(running.pop(int(rng.integers(len(running)))))
         running.append(start)
     return ChurnReport(num_refusals, num_with_room, wanted=worst[2], num_free_slots=worst[0], largest_hole=worst[1])
@@ -289,12 +300,12 @@ def churn(num_slots: int, lengths: Sequence[int], seed: int) -> ChurnReport:
 
 
 def num_that_fit_reserving(lengths: Sequence[int], num_slots: int, max_len: int) -> int:
-    """How many requests, in the order given, can run at once if each takes ``max_len`` slots.
+    """Return how many requests, in the order given, can run at once if each takes ``max_len`` slots.
 
     Returns:
     - a number from 0 to ``len(lengths)``; 0 if there are 0 slots
     Raises:
-    - ValueError for what ``check_lengths(lengths, max_len)`` refuses
+    - ValueError for lengths that ``check_lengths(lengths, max_len)`` rejects
     - ValueError if ``num_slots`` is below 0 (``check_at_least``)
 
     Example::
@@ -306,18 +317,19 @@ def num_that_fit_reserving(lengths: Sequence[int], num_slots: int, max_len: int)
 
 
 def num_that_fit_paged(lengths: Sequence[int], num_slots: int, block_size: int) -> int:
-    """How many requests, in the order given, can run at once if each takes the blocks for its final length.
+    """Return how many requests, in the order given, can run at once if each takes the blocks for its final length.
 
-    The memory is cut into whole blocks; a rest smaller than a block is lost. Requests are admitted first come, first
-    served: the first one that does not fit ends the count, even if a later one would fit.
+    The memory is cut into whole blocks; a remainder smaller than a block is not used. Requests are admitted first
+    come, first served: the first request that does not fit ends the count, even if a later request would fit.
 
     Returns:
-    - the number of requests before that first one; ``len(lengths)`` if all fit, 0 if there are 0 slots
+    - the number of requests before the one that ends the count; ``len(lengths)`` if all fit, 0 if there are 0 slots
     Raises:
-    - ValueError for what ``check_lengths(lengths)`` refuses, also after the request that ends the count
-    - ValueError if ``block_size`` is below 1, or ``num_slots`` below 0 (``check_at_least``)
+    - ValueError for lengths that ``check_lengths(lengths)`` rejects, including lengths after the request that ends the
+      count
+    - ValueError if ``block_size`` is below 1, or ``num_slots`` is below 0 (``check_at_least``)
 
-    Example: 19 slots are 4 blocks of 4. The first request takes 2 blocks, and the second needs 3::
+    Example: 19 slots are 4 blocks of 4. The first request takes 2 blocks, and the second would need 3::
 
         >>> num_that_fit_paged([8, 9, 4], num_slots=19, block_size=4)
         1
@@ -330,7 +342,7 @@ def num_that_fit_paged(lengths: Sequence[int], num_slots: int, block_size: int) 
 
 @dataclass(frozen=True)
 class SweepRow:
-    """What one block size costs. A request's table has one entry per block."""
+    """The costs of one block size. A request's block table has one entry per block."""
 
     block_size: int
     waste: float
@@ -339,11 +351,11 @@ class SweepRow:
 
 
 def sweep_block_sizes(lengths: Sequence[int], block_sizes: Sequence[int]) -> list[SweepRow]:
-    """One row for each block size, in the order given: the waste of paging, the mean and the longest table.
+    """Return one row per block size, in the order given: the waste of paging, the mean and the longest table length.
 
-    A size that is given twice has two rows. Raises ValueError for what ``waste_of_paging`` refuses.
+    A size that is given twice gets two rows. Raises ValueError for arguments that ``waste_of_paging`` rejects.
 
-    Example: in blocks of 8, a request of 5 tokens has a table of 1 entry, and one of 10 tokens a table of 2 entries::
+    Example: in blocks of 8, requests of 5 and 10 tokens need 1 and 2 blocks, so their tables have 1 and 2 entries::
 
         >>> sweep_block_sizes([5, 10], block_sizes=[8])
         [SweepRow(block_size=8, waste=0.375, mean_table_len=1.5, longest_table=2)]
@@ -360,14 +372,14 @@ def print_report(num_requests: int, seed: int, num_slots: int) -> None:
     print(f"{num_requests} requests: {min(lengths)} to {max(lengths)} tokens, median {np.median(lengths):.0f}, "
           f"mean {np.mean(lengths):.0f}, the model takes {MAX_LEN}\n")
 
-    print(f"reserve to the maximum: {waste_of_reserving(lengths, MAX_LEN):.1%} of the slots never hold a token")
+    print(f"reserve the maximum: {waste_of_reserving(lengths, MAX_LEN):.1%} of the slots never hold a token")
     use = split_reservation(trace, [request.num_output_tokens // 2 for request in trace], MAX_LEN)
     print(f"  halfway through every answer: used {use.used / use.total:.1%}, reserved {use.reserved / use.total:.1%}, "
           f"internal {use.internal / use.total:.1%}\n")
 
     report = churn(num_slots, lengths, seed)
     print(f"exact lengths in one piece, {num_slots} slots: {report.num_refusals} refusals, "
-          f"{report.num_refusals_with_room} of them with enough free slots in all")
+          f"{report.num_refusals_with_room} of them with enough free slots in total")
     print(f"  the worst: {report.wanted} wanted, {report.num_free_slots} free, largest hole {report.largest_hole}\n")
 
     print("pages")
@@ -377,7 +389,7 @@ def print_report(num_requests: int, seed: int, num_slots: int) -> None:
         print(f"{row.block_size:>10} | {row.waste:>6.1%} | {row.mean_table_len:>10.1f} | {row.longest_table:>7} | "
               f"{num_fit:>12}")
     num_fit = num_that_fit_reserving(lengths, num_slots, MAX_LEN)
-    print(f"\nreserved to the maximum, {num_fit} requests fit in {num_slots}")
+    print(f"\nif each request reserves the maximum, {num_fit} requests fit in {num_slots} slots")
 
 
 if __name__ == "__main__":

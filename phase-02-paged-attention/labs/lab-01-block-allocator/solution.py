@@ -1,11 +1,11 @@
-"""The block allocator: blocks, the queue of free ones, and the pool that gives them out and finds them again.
+"""The block allocator: blocks, the queue of free blocks, and the pool that allocates blocks and finds them again.
 
     given out                        free, oldest first
     ┌───────────────┐   free_blocks   ┌──────────────────────────────┐
     │ ref_cnt >= 1  │ ──────────────▶ │ head ⇄ 7 ⇄ 3 ⇄ 9 ⇄ … ⇄ tail  │
     └───────────────┘ ◀────────────── └──────────────────────────────┘
-                      get_new_blocks: from the left (what it held is forgotten now)
-                      touch: from anywhere  (what it holds is used again)
+                      get_new_blocks: from the left (evicts the old content)
+                      touch: from anywhere  (uses the content again)
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from dataclasses import dataclass
 
 @dataclass(eq=False, slots=True)
 class KVCacheBlock:
-    """One page of the K/V cache: its number, its number of owners, and what it holds. It knows nothing of lists."""
+    """One block of the KV cache: its id, its number of owners, and the hash of its content."""
 
     block_id: int
     ref_cnt: int = 0
-    #: Set while the block is full and findable by its content.
+    #: Set while the block is in the index. Only full blocks are indexed.
     block_hash: Hashable | None = None
     is_null: bool = False
-    #: Links of the free queue, which alone may touch them. Both are None while the block is outside it.
+    #: Links of the free queue. Only the queue may change them. Both are None while the block is not in the queue.
     prev_free: KVCacheBlock | None = None
     next_free: KVCacheBlock | None = None
 
     def reset_hash(self) -> None:
-        """Forget what the block holds. After: ``block_hash`` is None, all else as before."""
+        """Forget the content of the block. After: ``block_hash`` is None, everything else is unchanged."""
         # TASK 1: KVCacheBlock.reset_hash
         self.block_hash = None
         # END TASK
 
-    def __repr__(self) -> str:  # the generated one would follow the links through the whole queue
+    def __repr__(self) -> str:  # the generated __repr__ would follow the links through the queue
         links = [None if b is None else b.block_id for b in (self.prev_free, self.next_free)]
         return (f"KVCacheBlock(block_id={self.block_id}, ref_cnt={self.ref_cnt}, block_hash={self.block_hash}, "
                 f"is_null={self.is_null}, prev_free={links[0]}, next_free={links[1]})")
@@ -43,14 +43,14 @@ class KVCacheBlock:
 class FreeKVCacheBlockQueue:
     """Free blocks in the order they will be reused, oldest first.
 
-    A deque would give O(1) at both ends, but a prefix hit takes a block out of the *middle*; links stored on the
-    blocks themselves make that O(1) and cost no allocation. A fake head and a fake tail are always there, so that no
-    operation has a special case for the ends:
+    A deque would be O(1) at both ends, but a prefix hit removes a block from the *middle*. Links stored on the blocks
+    make that O(1) and need no allocation. The queue always contains a fake head and a fake tail, so that no operation
+    needs a special case for the ends:
 
         head ⇄ 4 ⇄ 7 ⇄ 2 ⇄ tail          empty: head ⇄ tail
 
-    A block that is not in the queue has both links None. However long the queue is, every method but
-    ``get_all_free_blocks`` is O(1) for each block that it takes or gives.
+    A block that is not in the queue has both links None. However long the queue is, every method except
+    ``get_all_free_blocks`` costs O(1) per block that it adds or removes.
     """
 
     def __init__(self, blocks: Iterable[KVCacheBlock]) -> None:
@@ -63,10 +63,10 @@ class FreeKVCacheBlockQueue:
             self.append(block)
 
     def append(self, block: KVCacheBlock) -> None:
-        """Put ``block`` at the end, just before the fake tail: it will be reused last. O(1).
+        """Add ``block`` at the end, just before the fake tail: it will be reused last. O(1).
 
-        After: it is linked both ways between the old last block (or the fake head) and the fake tail, and the count is
-        one more. Raises RuntimeError if ``block`` is in a queue already; nothing changes then.
+        After: ``block`` is linked in both directions between the old last block (or the fake head) and the fake tail,
+        and the count is 1 higher. Raises RuntimeError if ``block`` is already in a queue; nothing changes then.
         """
         # TASK 1: FreeKVCacheBlockQueue.append
         if block.prev_free is not None or block.next_free is not None:
@@ -80,7 +80,7 @@ class FreeKVCacheBlockQueue:
         # END TASK
 
     def get_all_free_blocks(self) -> list[KVCacheBlock]:
-        """All free blocks, oldest first, in a new list. The queue does not change. O(n)."""
+        """Return all free blocks in a new list, oldest first. The queue does not change. O(n)."""
         # TASK 1: FreeKVCacheBlockQueue.get_all_free_blocks
         blocks = []
         block = self._head.next_free
@@ -91,10 +91,10 @@ class FreeKVCacheBlockQueue:
         # END TASK
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Unlink ``block`` from wherever it is, in O(1).
+        """Unlink ``block`` from any place in the queue, in O(1).
 
-        After: its neighbours point at each other, both links of ``block`` are None, the count is one less.
-        Raises RuntimeError if ``block`` is in no queue; nothing changes then.
+        After: its neighbours point at each other, both links of ``block`` are None, and the count is 1 lower.
+        Raises RuntimeError if ``block`` is not in a queue; nothing changes then.
         """
         # TASK 2: FreeKVCacheBlockQueue.remove
         before, after = block.prev_free, block.next_free
@@ -107,7 +107,7 @@ class FreeKVCacheBlockQueue:
         # END TASK
 
     def popleft(self) -> KVCacheBlock:
-        """Take the oldest free block out of the queue and return it. Raises ValueError if there is none."""
+        """Remove the oldest free block from the queue and return it. Raises ValueError if the queue is empty."""
         # TASK 3: FreeKVCacheBlockQueue.popleft
         if self.num_free_blocks == 0:
             raise ValueError("popleft from an empty free queue: 0 free blocks")
@@ -117,9 +117,9 @@ class FreeKVCacheBlockQueue:
         # END TASK
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        """Take the ``n`` oldest free blocks, oldest first.
+        """Remove the ``n`` oldest free blocks from the queue and return them, oldest first.
 
-        Raises ValueError if ``n`` is negative or there are fewer than ``n``; none is taken then.
+        Raises ValueError if ``n`` is negative or fewer than ``n`` blocks are free; no block is removed then.
         """
         # TASK 3: FreeKVCacheBlockQueue.popleft_n
         if not 0 <= n <= self.num_free_blocks:
@@ -130,13 +130,13 @@ class FreeKVCacheBlockQueue:
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Append ``blocks`` in order. Two different blocks never have the same ``block_id``.
 
-        Raises RuntimeError if one of them is in a queue already or comes twice in ``blocks``; none is appended then.
+        Raises RuntimeError if a block is already in a queue or occurs twice in ``blocks``; no block is appended then.
         """
         # TASK 3: FreeKVCacheBlockQueue.append_n
         seen: set[int] = set()
         for block in blocks:
             if block.prev_free is not None or block.next_free is not None or block.block_id in seen:
-                raise RuntimeError(f"append_n: block {block.block_id} is in a free queue already, or comes twice")
+                raise RuntimeError(f"append_n: block {block.block_id} is in a free queue already, or appears twice")
             seen.add(block.block_id)
         for block in blocks:
             self.append(block)
@@ -144,14 +144,14 @@ class FreeKVCacheBlockQueue:
 
 
 def hash_block_tokens(parent_hash: int | None, token_ids: Iterable[int], extra_keys: tuple | None = None) -> int:
-    """Hash one full block *in its context*: the parent's hash stands for every token before it.
+    """Hash one full block *in its context*: the parent's hash represents all tokens before the block.
 
-    ``parent_hash`` is the hash of the block before it in the sequence, None for the first; 0 is a hash like any other.
-    Extra keys (a tenant, an adapter) keep equal texts apart.
+    ``parent_hash`` is the hash of the previous block in the sequence, or None for the first block; 0 is a valid hash.
+    Extra keys, such as the name of a tenant or an adapter, give equal tokens different hashes.
 
     Returns:
     - without extra keys (None or empty): ``hash((parent_hash, tuple(token_ids)))``
-    - with extra keys, in a tuple or a list: the same, with ``tuple(extra_keys)`` as a third element of the hashed tuple
+    - with extra keys, given as a tuple or a list: ``hash((parent_hash, tuple(token_ids), tuple(extra_keys)))``
 
     Example::
 
@@ -166,11 +166,11 @@ def hash_block_tokens(parent_hash: int | None, token_ids: Iterable[int], extra_k
 
 
 class BlockPool:
-    """All blocks of one model's K/V cache, handed out by reference count, found again by hash.
+    """All blocks of one model's KV cache. The pool counts the owners of each block, and finds full blocks by hash.
 
-    Every method does its checking before its first write: a call that raises has changed nothing. However large the
-    pool is, every method but ``reset_prefix_cache`` and ``check_integrity`` is O(1) for each block that it takes or
-    gives.
+    Every method does all its checks before its first write: a call that raises has changed nothing. However large the
+    pool is, every method except ``reset_prefix_cache`` and ``check_integrity`` costs O(1) per block that is passed to
+    it or returned by it.
     """
 
     def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
@@ -180,25 +180,25 @@ class BlockPool:
         self.enable_caching = enable_caching
         self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
         self.free_block_queue = FreeKVCacheBlockQueue(self.blocks)
-        #: Block 0 pads block tables. It is never given out, never freed, and not counted in the usage.
+        #: Block 0 pads block tables. It is never given out, never freed, and does not count towards usage.
         self.null_block = self.free_block_queue.popleft()
         self.null_block.is_null = True
         #: Hash → the blocks that hold this content, by block id. Two requests that compute the same block at the same
-        #: time make twins; either may serve a hit.
+        #: time produce twins; either twin may serve a hit.
         self._cached: dict[Hashable, dict[int, KVCacheBlock]] = {}
-        #: How many blocks with cached content were given out again. Twins count one each.
+        #: The number of blocks with cached content that were given out again. Each twin counts as one.
         self.num_evictions = 0
 
     def get_num_free_blocks(self) -> int:
-        """How many blocks can be given out now."""
+        """Return the number of blocks that can be given out now."""
         # TASK 5: BlockPool.get_num_free_blocks
         return self.free_block_queue.num_free_blocks
         # END TASK
 
     def get_usage(self) -> float:
-        """The fraction of the pool that is in use, 0.0 to 1.0. Leave the null block out of numerator and denominator.
+        """Return the fraction of the pool that is in use, from 0.0 to 1.0.
 
-        A pool that has only the null block is 0.0 in use.
+        Leave the null block out of numerator and denominator. The result is 0.0 for a pool with only the null block.
         """
         # TASK 5: BlockPool.get_usage
         num_usable = self.num_blocks - 1
@@ -208,17 +208,17 @@ class BlockPool:
     def get_new_blocks(self, n: int) -> list[KVCacheBlock]:
         """Give out the ``n`` blocks that have been free longest.
 
-        This is the only place where cached content is lost to make room. Call ``_maybe_evict`` only for a block that
-        has a hash: it is Task 8, and before Task 7 no block has one.
+        This is the only method that evicts cached content to make room. Call ``_maybe_evict`` only for a block that has
+        a hash: you write ``_maybe_evict`` in task 8, and before task 7 no block has a hash.
 
         After:
         - each of these blocks has ``ref_cnt`` 1 and no hash
-        - the index does not name a block that was given out (``_maybe_evict``)
-        - ``num_evictions`` has grown by 1 per block that had a hash, twins and the hash 0 included
+        - the index does not contain any of these blocks (``_maybe_evict``)
+        - ``num_evictions`` is higher by 1 per block that had a hash; twins count, and 0 is a hash
         Returns:
-        - these blocks, the one that has been free longest first
+        - these blocks, starting with the block that has been free longest
         Raises:
-        - ValueError if ``n`` is negative or fewer than ``n`` blocks are free, as ``popleft_n`` does; none is taken then
+        - ValueError if ``n`` is negative or fewer than ``n`` blocks are free (``popleft_n``); nothing changes then
 
         Example::
 
@@ -241,10 +241,10 @@ class BlockPool:
         After:
         - each block has lost one owner per occurrence in ``blocks``, which may be any iterable
         - a block without owners is in the free queue; it joined the end when it lost its last owner
-        - each block is indexed as before: a later request may still find it
+        - the index is unchanged: a later request may still find each block
         Raises:
-        - RuntimeError if a block comes more often than it has owners; nothing changes then
-        - RuntimeError for what ``_check_mine`` refuses (the null block, another pool's block); nothing changes then
+        - RuntimeError if a block occurs more often in ``blocks`` than it has owners; nothing changes then
+        - RuntimeError if ``_check_mine`` rejects a block (the null block, another pool's block); nothing changes then
 
         Example::
 
@@ -269,10 +269,10 @@ class BlockPool:
         # END TASK
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Add an owner to each block; a free one leaves the queue, from wherever it is, in O(1).
+        """Add an owner to each block. A free block leaves the queue, from any place in it, in O(1).
 
-        A block that comes twice gets two owners.
-        Raises RuntimeError for what ``_check_mine`` refuses: the null block, another pool's block; nothing changes
+        A block that occurs twice in ``blocks`` gets two owners.
+        Raises RuntimeError if ``_check_mine`` rejects a block (the null block, another pool's block); nothing changes
         then.
         """
         # TASK 6: BlockPool.touch
@@ -287,20 +287,20 @@ class BlockPool:
     def cache_full_blocks(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[Hashable]) -> None:
         """Make full blocks findable: ``blocks[i]`` holds the content whose hash is ``hashes[i]``.
 
-        All checks come before the first write: a call that raises has changed nothing.
+        Do all checks before the first write: a call that raises has changed nothing.
 
         After:
-        - each block has its hash, and the index names it under that hash, next to its twins
-        - a block that was indexed under an equal hash is indexed as before
-        - any hash but None is accepted: 0, a string, a tuple
+        - each block has its hash, and the index contains it under that hash, next to its twins
+        - a block that was already indexed under an equal hash is still indexed under it
+        - every hash except None is accepted, for example 0, a string or a tuple
         - hashes beyond the last block are ignored, whatever they are
-        - if caching is off, nothing has changed, and nothing is refused
+        - if caching is off, nothing has changed, and no call raises
         Raises:
-        - ValueError or TypeError for what ``_check_hashes`` refuses: too few hashes, None, an unhashable one
-        - RuntimeError for what ``_check_mine`` refuses: the null block, another pool's block
+        - ValueError or TypeError if ``_check_hashes`` rejects the hashes: too few of them, a None, an unhashable value
+        - RuntimeError if ``_check_mine`` rejects a block: the null block, another pool's block
         - RuntimeError if a block is free, even if it is indexed under this hash
         - RuntimeError if a block is indexed under another hash
-        - RuntimeError if a block comes twice in ``blocks``, with two hashes
+        - RuntimeError if a block occurs twice in ``blocks``, with two different hashes
 
         Example::
 
@@ -329,7 +329,10 @@ class BlockPool:
         # END TASK
 
     def get_cached_block(self, block_hash: Hashable) -> KVCacheBlock | None:
-        """A block that holds this content, in use or free, or None. Looking changes nothing."""
+        """Return a block that holds this content, whether it is in use or free; None if there is none.
+
+        A lookup changes nothing.
+        """
         # TASK 7: BlockPool.get_cached_block
         twins = self._cached.get(block_hash)
         return next(iter(twins.values())) if twins else None
@@ -338,8 +341,8 @@ class BlockPool:
     def _maybe_evict(self, block: KVCacheBlock) -> None:
         """Forget the content of ``block`` if it is indexed.
 
-        After: its hash is None and the index does not name it; a twin under the same hash is still found; an entry
-        with no block left is gone.
+        After: its hash is None and the index does not contain it; a twin under the same hash is still found; an entry
+        of the index without blocks is deleted.
         """
         # TASK 8: BlockPool._maybe_evict
         twins = self._cached.get(block.block_hash) if block.block_hash is not None else None
@@ -351,11 +354,12 @@ class BlockPool:
         # END TASK
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Take blocks out of the index, in use or free; they stay with their owners or where they are in the queue.
+        """Remove blocks from the index, whether they are in use or free.
 
-        ``block_ids`` may be any iterable. A block that is not indexed is left alone, and an id may come twice. Nothing
-        is given out, so ``num_evictions`` stays as it is.
-        Raises ValueError for what ``_check_ids`` refuses, with caching off too; nothing changes then.
+        Their owners and their places in the free queue do not change. ``block_ids`` may be any iterable. A block that
+        is not indexed does not change, and an id may occur twice. No block is given out, so ``num_evictions`` does not
+        change.
+        Raises ValueError if ``_check_ids`` rejects an id, even if caching is off; nothing changes then.
         """
         # TASK 8: BlockPool.evict_blocks
         block_ids = list(block_ids)
@@ -365,7 +369,7 @@ class BlockPool:
         # END TASK
 
     def reset_prefix_cache(self) -> None:
-        """Forget all cached content: the index is empty and no block has a hash. ``num_evictions`` stays as it is.
+        """Forget all cached content: empty the index and reset every hash. ``num_evictions`` does not change.
 
         Raises RuntimeError while any block is in use, with the number of these blocks in the message; nothing changes
         then.
@@ -380,9 +384,9 @@ class BlockPool:
         # END TASK
 
     def _check_mine(self, block: KVCacheBlock, caller: str) -> None:
-        """Raise RuntimeError unless ``block`` may have owners here. Given: call it first.
+        """Raise RuntimeError unless ``block`` is a block of this pool that may have owners. Given: call it first.
 
-        ``caller`` is the name of your method, for the message.
+        ``caller`` is the name of your method. The error message contains it.
         """
         if block.is_null:
             raise RuntimeError(f"{caller}: block {block.block_id} is the null block, which has no owners")
@@ -390,10 +394,10 @@ class BlockPool:
             raise RuntimeError(f"{caller}: block {block.block_id} is not a block of this pool")
 
     def _check_hashes(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[Hashable]) -> None:
-        """Raise unless each of ``blocks`` has a hash that a dictionary can hold. Given, for ``cache_full_blocks``.
+        """Raise an error unless each block has a hash that a dictionary accepts. Given, for ``cache_full_blocks``.
 
-        ValueError for too few hashes and for None, TypeError for what ``hash()`` refuses. Hashes beyond the last block
-        are not looked at.
+        The error is a ValueError for too few hashes or a None, and a TypeError for an unhashable value. Hashes beyond
+        the last block are not checked.
         """
         if len(hashes) < len(blocks):
             raise ValueError(f"cache_full_blocks: {len(blocks)} blocks, but only {len(hashes)} hashes")
@@ -403,22 +407,23 @@ class BlockPool:
             hash(block_hash)  # raises TypeError, for example for a list
 
     def _check_ids(self, block_ids: Sequence[int]) -> None:
-        """Raise ValueError unless all are numbers of blocks of this pool. Given, for ``evict_blocks``."""
+        """Raise ValueError unless each id is the id of a block of this pool. Given, for ``evict_blocks``."""
         for block_id in block_ids:
             if not 0 <= block_id < self.num_blocks:
                 raise ValueError(f"evict_blocks: block id {block_id} is not between 0 and {self.num_blocks - 1}")
 
     def check_integrity(self) -> None:
-        """Raise RuntimeError if the pool contradicts itself. Given: call it whenever you are in doubt."""
+        """Raise RuntimeError if the state of the pool is inconsistent. Given: call it whenever you are in doubt."""
         free_ids = [block.block_id for block in self.free_block_queue.get_all_free_blocks()]
         if len(free_ids) != self.get_num_free_blocks() or len(set(free_ids)) != len(free_ids) or 0 in free_ids:
-            raise RuntimeError(f"the free queue reads {free_ids}, the count is {self.get_num_free_blocks()}")
+            raise RuntimeError(f"the free queue contains {free_ids}, but the count is {self.get_num_free_blocks()}")
         is_free = set(free_ids)
         for block in self.blocks[1:]:
             if (block.ref_cnt == 0) != (block.block_id in is_free):
-                raise RuntimeError(f"in the free queue: {block.block_id in is_free}, but {block}")
+                raise RuntimeError(f"in the free queue: {block.block_id in is_free}, but ref_cnt is {block.ref_cnt}: "
+                                   f"{block}")
             if block.block_hash is not None and self._cached.get(block.block_hash, {}).get(block.block_id) is not block:
-                raise RuntimeError(f"it has a hash, but the index does not name it: {block}")
+                raise RuntimeError(f"a block has a hash, but the index does not contain it: {block}")
         for block_hash, twins in self._cached.items():
             for block in twins.values():
                 if block.block_hash != block_hash:

@@ -1,7 +1,8 @@
-"""Lab 2.1, the block allocator. Each test pins one rule; its failure says which.
+"""Lab 2.1, the block allocator. Each test checks one rule, and its failure message states the rule.
 
-Work is counted, not timed: blocks here can count how often they are looked at, and their numbers and hashes how often
-they are compared or looked up. Of calls about one block the lines that run are counted, too, and the bytes they take.
+The tests count operations instead of measuring time. Blocks count how often they are read, and their ids and hashes
+count how often they are compared or looked up. For calls with one block, the tests also count the lines of Python that
+run and the bytes that are allocated.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from mini_vllm.block_pool import KVCacheBlock as EngineBlock
 
 @contextlib.contextmanager
 def must_work(call, why):
-    """The call must not be refused."""
+    """Fail the test if the call raises."""
     try:
         yield
     except NotImplementedError:
@@ -30,12 +31,12 @@ def ids(blocks):
 
 
 def links(block):
-    """The ids of a block's neighbours in the queue."""
+    """Return the ids of a block's neighbours in the queue."""
     return tuple(None if each is None else each.block_id for each in (block.prev_free, block.next_free))
 
 
 def shown(found):
-    """What get_cached_block() gave, for people: ``block 3``, or None."""
+    """Format what get_cached_block() returned for a message: ``block 3``, or None."""
     return f"block {found.block_id}" if hasattr(found, "block_id") else f"{found!r}"
 
 
@@ -44,18 +45,18 @@ def all_shown(found):
 
 
 def make_queue(lab, block_ids):
-    """A queue of fresh blocks, and the blocks by id."""
+    """Return a queue of fresh blocks, and a dictionary of these blocks by id."""
     blocks = {block_id: lab.KVCacheBlock(block_id) for block_id in block_ids}
     return lab.FreeKVCacheBlockQueue(list(blocks.values())), blocks
 
 
 def read(queue):
-    """The queue read forwards, proved to read the same backwards and to agree with its count."""
+    """Return the ids in the queue. Check that both directions are linked and that the count is right."""
     blocks = queue.get_all_free_blocks()
     for left, right in zip(blocks, blocks[1:]):
-        assert left.next_free is right, f"block {left.block_id} comes before {right.block_id}, but does not point at it"
+        assert left.next_free is right, f"block {left.block_id} is before {right.block_id}, but does not point at it"
         assert right.prev_free is left, (f"block {right.block_id} follows {left.block_id}, but its prev_free points "
-                                         "elsewhere: both directions must be linked")
+                                         "to another block: both directions must be linked")
     assert queue.num_free_blocks == len(blocks), (f"num_free_blocks is {queue.num_free_blocks}, but the links lead "
                                                   f"from the head to {ids(blocks)}: links and count must agree")
     return ids(blocks)
@@ -66,12 +67,12 @@ def free_ids(pool):
 
 
 def state(pool):
-    """What a call that fails must leave alone."""
+    """Return everything that a failing call must not change."""
     return free_ids(pool), [(block.ref_cnt, block.block_hash) for block in pool.blocks]
 
 
 def assert_sound(pool):
-    """Invariants 1 and 2: free iff unowned; free + owned + null = all."""
+    """Check invariants 1 and 2: a block is free iff it has no owner; free + owned + null = all blocks."""
     free = free_ids(pool)
     for block in pool.blocks[1:]:
         assert (block.block_id in free) == (block.ref_cnt == 0), (
@@ -81,21 +82,21 @@ def assert_sound(pool):
 
 
 def assert_hashes(lab):
-    """Two hashes that differ say something only if they are hashes."""
+    """Check one hash exactly: tests that only require different hashes would also pass with random numbers."""
     got = lab.hash_block_tokens(7, [1, 2])
     assert got == hash((7, (1, 2))), f"hash_block_tokens(7, [1, 2]) is {got}, expected {hash((7, (1, 2)))}, which is " \
                                      "hash((7, (1, 2)))"
 
 
 class HashedAsNone:
-    """Has the hash of None in the process of the file under test."""
+    """An object with the hash that None has in the process of the file under test."""
 
     def __hash__(self):
         return hash_of_none()
 
 
 class Counted(int):
-    """The id of a block, or a hash, that counts how often it is compared or looked up in a dictionary or set."""
+    """A block id or a hash that counts how often it is compared, or looked up in a dictionary or set."""
 
     num_operations = 0
 
@@ -107,7 +108,7 @@ class Counted(int):
         Counted.num_operations += 1
         return int.__ne__(self, other)
 
-    def __lt__(self, other):  # min() and sorted() compare by it
+    def __lt__(self, other):  # min() and sorted() use it
         Counted.num_operations += 1
         return int.__lt__(self, other)
 
@@ -121,13 +122,13 @@ class Counted(int):
 
 
 NUM_MANY = 200
-MAX_OPERATIONS = 100  # for each block; whoever looks at all that there are needs 200 and more
+MAX_OPERATIONS = 100  # per block; code that reads all blocks needs 200 or more
 NUM_PLAIN = 2000
-MAX_LINES, MAX_BYTES = 200, 8_000  # of a call about one block; a list of all that there are takes 16,000 bytes
+MAX_LINES, MAX_BYTES = 200, 8_000  # per call with one block; a list of all blocks takes 16,000 bytes
 
 
 def counted_class(lab):
-    """The lab's KVCacheBlock, counting how often something of a block is read, or a block is compared."""
+    """Return a subclass of the lab's KVCacheBlock that counts attribute reads and comparisons."""
 
     class CountedBlock(extendable(lab.KVCacheBlock, EngineBlock)):
         def __init__(self, block_id, *args, **kwargs):
@@ -149,42 +150,42 @@ def counted_class(lab):
 
 
 def counted_queue(lab, num_blocks=NUM_MANY):
-    """A queue of free blocks that count, and those blocks."""
+    """Return a queue of free counting blocks, and these blocks."""
     make = counted_class(lab)
     blocks = [make(block_id) for block_id in range(num_blocks)]
     return lab.FreeKVCacheBlockQueue(blocks), blocks
 
 
 def counted_pool(lab, monkeypatch):
-    """A pool of 201 blocks that count: the null block, and 200 to give out."""
+    """Return a pool of 201 counting blocks: the null block, and 200 to give out."""
     monkeypatch.setattr(lab, "KVCacheBlock", counted_class(lab))
     return lab.BlockPool(NUM_MANY + 1)
 
 
 def assert_o1(call, do, num_blocks=1):
-    """``do()`` may cost this much for each of its ``num_blocks``. What it returns."""
+    """Check that ``do()``, a call with ``num_blocks`` blocks, stays within the limit per block. Return its result."""
     before = Counted.num_operations
     result = do()
     average = (Counted.num_operations - before) / num_blocks
     assert average <= MAX_OPERATIONS, (
-        f"{call} made {average:.0f} reads and comparisons of blocks, their ids and hashes"
-        f"{', for each block it was about' if num_blocks > 1 else ''}; at most {MAX_OPERATIONS} are allowed. The pool "
-        f"or queue was made of {NUM_MANY} blocks or more, and O(1) means that their number does not matter")
+        f"{call} made {average:.0f} reads and comparisons{' per block' if num_blocks > 1 else ''}, counting blocks, "
+        f"their ids and their hashes; at most {MAX_OPERATIONS} are allowed. The pool or queue was made "
+        f"with {NUM_MANY} blocks or more, and O(1) means that the cost does not depend on this number")
     return result
 
 
 def assert_lean(call, function, arguments):
-    """The cheapest of the calls ``function(*argument)``: a dictionary that grows now and then does not count."""
+    """Check the cheapest of several calls, because a dictionary that grows makes some calls costly."""
     num_lines, num_bytes = cheapest(function, arguments)
     assert num_lines <= MAX_LINES and num_bytes <= MAX_BYTES, (
-        f"{call} in a pool of {NUM_PLAIN} ran {num_lines} lines of Python and took {num_bytes:,} bytes, in the best of "
-        f"{len(arguments)} such calls; at most {MAX_LINES} and {MAX_BYTES:,} are allowed for a call about one block. "
-        "Does it walk, copy or build something as large as the pool?")
+        f"{call} in a pool of {NUM_PLAIN} ran {num_lines} lines of Python and allocated {num_bytes:,} bytes, in the "
+        f"best of {len(arguments)} such calls. A call with one block may run at most {MAX_LINES} lines and allocate at "
+        f"most {MAX_BYTES:,} bytes. Does it walk, copy or build something as large as the pool?")
 
 
 def assert_unchanged(pool, before, call):
     assert state(pool) == before, (f"{call} raised, as it should, but changed the pool: queue and (ref_cnt, hash) were "
-                                   f"{before}, are {state(pool)}. Check everything first, then change")
+                                   f"{before} and are now {state(pool)}. Check everything first, then change")
 
 
 # ---- Task 1
@@ -197,10 +198,10 @@ def test_task_1_reset_hash_forgets_the_hash_only(lab):
     block.reset_hash()
     got = (block.block_id, block.ref_cnt, block.block_hash, block.is_null)
     assert got == (3, 2, None, True), (
-        f"reset_hash() of a block with id 3, ref_cnt 2, hash 99 and is_null True: these are {got} now, expected "
-        "(3, 2, None, True): it forgets the hash and nothing else")
+        f"reset_hash() of a block with id 3, ref_cnt 2, hash 99 and is_null True: these are now {got}, expected "
+        "(3, 2, None, True): it resets the hash and nothing else")
     assert (block.prev_free, block.next_free) == (left, right), (
-        f"reset_hash() of a block with the links (1, 2): they are {links(block)} now. Only the queue may touch them")
+        f"reset_hash() of a block with the links (1, 2): they are now {links(block)}. Only the queue may change them")
 
 
 @pytest.mark.points(1)
@@ -209,11 +210,11 @@ def test_task_1_append_puts_blocks_at_the_end_in_order(lab):
     queue.append(lab.KVCacheBlock(2))
     got = ids(queue.get_all_free_blocks())
     assert got == [4, 7, 2], (f"append() of 4, 7 and 2 to an empty queue: the links lead from the head to {got}, "
-                              "expected [4, 7, 2]. Four links change when a block comes between the last one and the "
-                              "fake tail")
+                              "expected [4, 7, 2]. Four links change when a block is inserted between the last block "
+                              "and the fake tail")
     read(queue)
     assert all(block.prev_free is not None and block.next_free is not None for block in blocks.values()), \
-        "a queued block has two neighbours, at the ends the fake head and the fake tail: neither link may be None"
+        "a block in the queue has two neighbours, which may be the fake head or tail: neither link may be None"
 
 
 @pytest.mark.points(1)
@@ -230,20 +231,20 @@ def test_task_1_reading_the_queue_does_not_change_it(lab):
     queue, _ = make_queue(lab, [4, 7, 2])
     got = [ids(queue.get_all_free_blocks()) for _ in range(2)]
     assert got == [[4, 7, 2]] * 2 and read(queue) == [4, 7, 2], (
-        f"get_all_free_blocks() twice on 4→7→2 gave {got}, and the queue reads {read(queue)} now, expected [4, 7, 2] "
-        "each time: reading takes nothing out")
+        f"two calls of get_all_free_blocks() on 4→7→2 gave {got}, and the queue now reads {read(queue)}, expected "
+        "[4, 7, 2] each time: reading removes nothing")
     before = queue.get_all_free_blocks()
     queue.append(lab.KVCacheBlock(9))
     queue.get_all_free_blocks()
-    assert ids(before) == [4, 7, 2], (f"get_all_free_blocks() gave [4, 7, 2]; after append(9) and a second call that "
-                                      f"first list reads {ids(before)}: each call makes a list of its own")
+    assert ids(before) == [4, 7, 2], (f"get_all_free_blocks() gave [4, 7, 2]; after append(9) and a second call, the "
+                                      f"first list reads {ids(before)}: each call must make a new list")
 
 
 @pytest.mark.points(1)
 @pytest.mark.parametrize("which", [1, 2, 3])
 def test_task_1_append_refuses_a_block_that_is_queued(lab, which):
     queue, blocks = make_queue(lab, [1, 2, 3])
-    with must_raise(RuntimeError, f"append(block {which}), which is queued already,"):
+    with must_raise(RuntimeError, f"append(block {which}), which is already in the queue,"):
         queue.append(blocks[which])
     assert read(queue) == [1, 2, 3], (f"append(block {which}) to a queue of 1→2→3 raised, as it should, but left "
                                       f"{read(queue)}: a call that fails changes nothing")
@@ -276,9 +277,10 @@ def test_task_2_a_removed_block_has_no_links_and_can_come_back(lab):
     queue.remove(blocks[2])
     got = links(blocks[2])
     assert got == (None, None), (f"after remove(block 2) from 1→2→3 its links lead to {got}, expected (None, None): a "
-                                 "block outside the queue has none")
+                                 "block outside the queue has no links")
     queue.append(blocks[2])
-    assert read(queue) == [1, 3, 2], f"block 2, removed and appended again, must be last; the queue is {read(queue)}"
+    assert read(queue) == [1, 3, 2], (f"block 2 was removed and appended again; the queue reads {read(queue)}, "
+                                      "expected [1, 3, 2]")
 
 
 @pytest.mark.points(2)
@@ -286,7 +288,7 @@ def test_task_2_remove_refuses_a_block_that_is_not_queued(lab):
     queue, blocks = make_queue(lab, [1, 2, 3])
     queue.remove(blocks[2])
     for stranger in (blocks[2], lab.KVCacheBlock(9)):
-        with must_raise(RuntimeError, f"remove(block {stranger.block_id}), which is not queued,"):
+        with must_raise(RuntimeError, f"remove(block {stranger.block_id}), which is not in the queue,"):
             queue.remove(stranger)
         assert read(queue) == [1, 3], (f"remove(block {stranger.block_id}) from a queue of 1→3 raised, as it should, "
                                        f"but left {read(queue)}: a call that fails changes nothing")
@@ -295,7 +297,7 @@ def test_task_2_remove_refuses_a_block_that_is_not_queued(lab):
 @pytest.mark.points(3)
 @pytest.mark.task(2)
 def test_free_queue_o1_middle_removal(lab):
-    """A block knows its two neighbours; however long the queue, nobody has to search for it."""
+    """Check that removal from the middle needs no search: a block knows its two neighbours."""
     queue, blocks = counted_queue(lab)
     assert_o1(f"remove(block 100) from a queue of {NUM_MANY}", lambda: queue.remove(blocks[100]))
     num_left = len(read(queue))
@@ -310,8 +312,8 @@ def test_task_3_popleft_takes_the_oldest(lab):
     queue, _ = make_queue(lab, [4, 7, 2])
     blocks = [queue.popleft() for _ in range(3)]
     got = ids(blocks)
-    assert got == [4, 7, 2], (f"three popleft() from 4→7→2 gave {got}, expected [4, 7, 2]: the block that is free "
-                              "longest goes first")
+    assert got == [4, 7, 2], (f"three popleft() from 4→7→2 gave {got}, expected [4, 7, 2]: the block that has been "
+                              "free longest is taken first")
     assert read(queue) == [], f"three popleft() from 4→7→2 left {read(queue)}, expected []"
     for block in [*blocks, *make_queue(lab, [1, 2])[0].popleft_n(2)]:
         assert links(block) == (None, None), (
@@ -325,7 +327,7 @@ def test_task_3_popleft_from_an_empty_queue_is_a_value_error(lab):
     queue.popleft()
     with must_raise(ValueError, "popleft() on an empty queue"):
         queue.popleft()
-    assert read(queue) == [], f"popleft() on an empty queue raised but left {read(queue)}: the fake tail is not a block"
+    assert read(queue) == [], f"popleft() on an empty queue raised, but left {read(queue)}: the tail is not a block"
 
 
 @pytest.mark.points(2)
@@ -335,12 +337,12 @@ def test_task_3_popleft_n_takes_all_or_none(lab, n):
     got = ids(queue.popleft_n(2))
     assert got == [1, 2], f"popleft_n(2) from 1→2→3 gave {got}, expected [1, 2]"
     nothing = queue.popleft_n(0)
-    assert nothing == [] and read(queue) == [3], (f"popleft_n(0) from a queue of 3 gave {nothing} and left "
-                                                  f"{read(queue)}, expected [] and [3]")
+    assert nothing == [] and read(queue) == [3], (f"popleft_n(0) from a queue with only block 3 gave {nothing} and "
+                                                  f"left {read(queue)}, expected [] and [3]")
     queue, _ = make_queue(lab, [1, 2, 3])
-    with must_raise(ValueError, f"popleft_n({n}) with 3 blocks queued"):
+    with must_raise(ValueError, f"popleft_n({n}) on a queue of 3 blocks"):
         queue.popleft_n(n)
-    assert read(queue) == [1, 2, 3], f"popleft_n({n}) from 3 blocks raised, but left {read(queue)}: it must take none"
+    assert read(queue) == [1, 2, 3], f"popleft_n({n}) from 3 blocks raised, but left {read(queue)}: it must remove none"
 
 
 @pytest.mark.points(2)
@@ -348,13 +350,14 @@ def test_task_3_append_n_adds_all_or_none(lab):
     queue, blocks = make_queue(lab, [1, 2, 3])
     taken = queue.popleft_n(2)
     for bad in ([*taken, blocks[3]], [taken[0], taken[0]]):
-        with must_raise(RuntimeError, f"append_n({ids(bad)}) with block 3 queued"):
+        with must_raise(RuntimeError, f"append_n({ids(bad)}) to a queue with only block 3"):
             queue.append_n(bad)
         assert read(queue) == [3], f"append_n({ids(bad)}) raised, but left {read(queue)}, expected [3]: all or none"
-    with must_work("append_n([])", "no blocks are appended, and that is no error"):
+    with must_work("append_n([])", "an empty list is allowed, and nothing is appended"):
         queue.append_n([])
     queue.append_n(taken[::-1])
-    assert read(queue) == [3, 2, 1], f"append_n([2, 1]) to a queue of 3 reads {read(queue)}, expected [3, 2, 1]"
+    assert read(queue) == [3, 2, 1], (f"append_n([2, 1]) to a queue with only block 3 left {read(queue)}, "
+                                      "expected [3, 2, 1]")
 
 
 @pytest.mark.points(2)
@@ -366,8 +369,8 @@ def test_task_3_taking_and_appending_cost_the_same_in_a_long_queue(lab):
     assert_o1("append_n(2 blocks) to a queue of 7", lambda: queue.append_n(few), num_blocks=2)
     assert_o1("append_n(240 blocks) to a queue of 9", lambda: queue.append_n(many), num_blocks=240)
     got = (first.block_id, queue.num_free_blocks)
-    assert got == (0, 249), (f"of blocks 0 to 249 one was taken by popleft(), 242 by popleft_n() and those appended "
-                             f"again: (the first, num_free_blocks) is {got}, expected (0, 249)")
+    assert got == (0, 249), (f"popleft() took one of blocks 0 to 249, popleft_n() took 242, and these 242 were "
+                             f"appended again: (first block taken, num_free_blocks) is {got}, expected (0, 249)")
 
 
 # ---- Task 4
@@ -382,7 +385,7 @@ def test_task_4_the_hash_is_that_of_parent_and_tokens(lab):
                                  f"hash(({parent}, (1, 2, 3)))")
     got, expected = lab.hash_block_tokens(77, iter([1, 2])), hash((77, (1, 2)))
     assert got == expected, (f"hash_block_tokens(77, iter([1, 2])) is {got}, expected {expected}, which is "
-                             "hash((77, (1, 2))): token_ids is any iterable, walked once")
+                             "hash((77, (1, 2))): token_ids may be an iterator, which you can read only once")
 
 
 @pytest.mark.points(2)
@@ -390,8 +393,8 @@ def test_task_4_equal_tokens_after_other_prefixes_differ(lab):
     assert_hashes(lab)
     values = [lab.hash_block_tokens(parent, [5, 6]) for parent in (None, 1, 2)]
     assert len(set(values)) == 3, (f"hash_block_tokens(parent, [5, 6]) for the parents None, 1 and 2 gave {values}, "
-                                   "expected three different hashes: the K/V of [5, 6] differs, because attention has "
-                                   "seen different tokens before them")
+                                   "expected three different hashes: the K/V of [5, 6] differs, because attention read "
+                                   "different tokens before them")
 
 
 @pytest.mark.points(1)
@@ -399,8 +402,8 @@ def test_task_4_every_bit_of_a_token_counts(lab):
     assert_hashes(lab)
     for a, b in (([1, 2], [2, 1]), ([1, 2], [257, 2]), ([1, 2], [65537, 2])):
         assert lab.hash_block_tokens(None, a) != lab.hash_block_tokens(None, b), (
-            f"hash_block_tokens(None, {a}) and hash_block_tokens(None, {b}) are the same: order and the whole token id "
-            "must count")
+            f"hash_block_tokens(None, {a}) and hash_block_tokens(None, {b}) are the same: the hash must depend on the "
+            "order of the tokens and on every bit of a token id")
 
 
 @pytest.mark.points(1)
@@ -419,7 +422,7 @@ def test_task_4_extra_keys_are_a_third_element(lab, keys, hashed):
     with must_work(f"hash_block_tokens(7, [1, 2], {keys})", "extra keys are a tuple or a list"):
         got = lab.hash_block_tokens(7, [1, 2], keys)
     assert got == hash(hashed), (f"hash_block_tokens(7, [1, 2], {keys}) is {got}, expected {hash(hashed)}, which is "
-                                 f"hash({hashed}): keys must not pass for tokens, and no keys are no third element")
+                                 f"hash({hashed}): keys must not be mixed with tokens, and empty keys add no element")
 
 
 # ---- Task 5
@@ -454,15 +457,15 @@ def test_task_5_usage_runs_from_0_to_1_without_the_null_block(lab):
     for _ in range(2):
         pool.get_new_blocks(2)
         got.append(pool.get_usage())
-    assert got == [0.0, 0.5, 1.0], (f"a pool of 5, then two blocks more twice: usage {got}, expected [0.0, 0.5, 1.0]: "
-                                    "the null block can never be used, so it is not part of the whole")
-    with must_work("BlockPool(1).get_usage()", "expected 0.0: only the null block is there, and nothing is in use"):
+    assert got == [0.0, 0.5, 1.0], (f"get_new_blocks(2), twice, in a pool of 5: the usage was {got}, expected [0.0, "
+                                    "0.5, 1.0]: the null block can never be used, so it does not count")
+    with must_work("BlockPool(1).get_usage()", "expected 0.0: the pool has only the null block, and nothing is in use"):
         got = lab.BlockPool(1).get_usage()
-    assert got == 0.0, f"BlockPool(1).get_usage() is {got}, expected 0.0: only the null block is there"
+    assert got == 0.0, f"BlockPool(1).get_usage() is {got}, expected 0.0: the pool has only the null block"
     pool = lab.BlockPool(4)
     pool.get_new_blocks(1)
     got = pool.get_usage(), pool.get_num_free_blocks()
-    assert got == (pytest.approx(1 / 3), 2), (f"a pool of 4 after get_new_blocks(1): (get_usage(), "
+    assert got == (pytest.approx(1 / 3), 2), (f"in a pool of 4 after get_new_blocks(1), (get_usage(), "
                                               f"get_num_free_blocks()) is {got}, expected (1/3, 2)")
 
 
@@ -473,7 +476,8 @@ def test_task_5_free_blocks_go_to_the_end_in_the_order_given(lab):
     pool.free_blocks(reversed(blocks))
     got = free_ids(pool)
     assert got == [4, 5, 3, 2, 1], (f"free_blocks(reversed([1, 2, 3])) with 4, 5 free: the queue reads {got}, expected "
-                                    "[4, 5, 3, 2, 1]: freed last is reused last, and an iterator is walked only once")
+                                    "[4, 5, 3, 2, 1]: the block freed last is reused last, and an iterator can be read "
+                                    "only once")
     assert_sound(pool)
 
 
@@ -482,13 +486,13 @@ def test_task_5_a_block_may_come_as_often_as_it_has_owners(lab):
     pool = lab.BlockPool(4)
     a, b = pool.get_new_blocks(2)
     a.ref_cnt = 2
-    with must_work("free_blocks([])", "no block is freed, and that is no error"):
+    with must_work("free_blocks([])", "an empty list is allowed, and nothing is freed"):
         pool.free_blocks([])
     pool.free_blocks([a, b, a])
     got = (free_ids(pool), a.ref_cnt, b.ref_cnt)
     assert got == ([3, 2, 1], 0, 0), (
-        f"free_blocks([1, 2, 1]) where block 1 has two owners, block 2 one, and 3 is free: (queue, ref_cnt of 1, of 2) "
-        f"is {got}, expected ([3, 2, 1], 0, 0): each time drops one owner, and block 1 is free when its second goes")
+        f"free_blocks([1, 2, 1]) where block 1 has two owners, 2 has one and 3 is free: (queue, ref_cnt of 1, of 2) "
+        f"is {got}, expected ([3, 2, 1], 0, 0): each occurrence drops one owner, and block 1 is free after the second")
     assert_sound(pool)
 
 
@@ -499,7 +503,7 @@ def test_task_5_giving_out_and_taking_back_cost_the_same_in_a_large_pool(lab, mo
     many = assert_o1("get_new_blocks(99) with 199 free", lambda: pool.get_new_blocks(99), num_blocks=99)
     got = (assert_o1("get_num_free_blocks() with 100 of 200 free", pool.get_num_free_blocks),
            assert_o1("get_usage() with 100 of 200 free", pool.get_usage))
-    assert got == (100, 0.5), f"with 100 of 200 blocks free (get_num_free_blocks(), get_usage()) is {got}"
+    assert got == (100, 0.5), f"with 100 of 200 blocks free, (get_num_free_blocks(), get_usage()) is {got}"
     assert_o1("free_blocks(1 block) with 100 free", lambda: pool.free_blocks(few))
     assert_o1("free_blocks(99 blocks) with 101 free", lambda: pool.free_blocks(many), num_blocks=99)
 
@@ -522,8 +526,8 @@ def test_task_5_free_blocks_refuses_the_null_block_and_strangers(lab):
     (mine,) = pool.get_new_blocks(1)
     before = state(pool)
     for bad, name in ((pool.null_block, "the null block"),
-                      (lab.KVCacheBlock(1, ref_cnt=1), "a block 1 that is not the pool's"),
-                      (lab.KVCacheBlock(2, ref_cnt=1), "a block 2 that is not the pool's")):
+                      (lab.KVCacheBlock(1, ref_cnt=1), "a block 1 that belongs to no pool"),
+                      (lab.KVCacheBlock(2, ref_cnt=1), "a block 2 that belongs to no pool")):
         call = f"free_blocks([block 1, {name}])"
         with must_raise(RuntimeError, call):
             pool.free_blocks([mine, bad])
@@ -558,7 +562,7 @@ def test_task_6_a_block_that_comes_twice_gets_two_owners(lab, is_free):
     got = (block.ref_cnt, free_ids(pool))
     assert got == (num_owners, [2, 3]), (
         f"touch([1, 1]) where block 1 is {where}: (ref_cnt, queue) is {got}, expected {(num_owners, [2, 3])}: each "
-        "time adds an owner, and a block leaves the queue once")
+        "occurrence adds an owner, and a block leaves the queue only once")
     assert_sound(pool)
 
 
@@ -579,11 +583,11 @@ def test_task_6_a_shared_block_is_free_when_its_last_owner_leaves(lab):
     pool = lab.BlockPool(3)
     (block,) = pool.get_new_blocks(1)
     pool.touch([block])
-    assert block.ref_cnt == 2, f"given out and touched once, block 1 has ref_cnt {block.ref_cnt}, expected 2"
+    assert block.ref_cnt == 2, f"block 1 was given out and touched once; its ref_cnt is {block.ref_cnt}, expected 2"
     pool.free_blocks([block])
-    assert free_ids(pool) == [2], f"one of two owners left and the queue reads {free_ids(pool)}, expected [2]"
+    assert free_ids(pool) == [2], f"after one of two owners left, the queue reads {free_ids(pool)}, expected [2]"
     pool.free_blocks([block])
-    assert free_ids(pool) == [2, 1], f"both owners left and the queue reads {free_ids(pool)}, expected [2, 1]"
+    assert free_ids(pool) == [2, 1], f"after both owners left, the queue reads {free_ids(pool)}, expected [2, 1]"
 
 
 @pytest.mark.points(1)
@@ -592,7 +596,7 @@ def test_task_6_touch_refuses_the_null_block_and_strangers(lab):
     (mine,) = pool.get_new_blocks(1)
     pool.touch([mine])
     before = state(pool)
-    for bad, name in ((pool.null_block, "the null block"), (lab.KVCacheBlock(2), "a block 2 that is not the pool's")):
+    for bad, name in ((pool.null_block, "the null block"), (lab.KVCacheBlock(2), "a block 2 that belongs to no pool")):
         call = f"touch([block 1, {name}])"
         with must_raise(RuntimeError, call):
             pool.touch([mine, bad])
@@ -613,10 +617,10 @@ def test_task_7_a_cached_block_is_found_in_use_and_free(lab):
                                  f"{shown(got)}, expected {shown(expected)}")
     pool.free_blocks(blocks)
     got = pool.get_cached_block(111)
-    assert got is blocks[0], (f"block 1 was cached under 111 and freed, and get_cached_block(111) is {shown(got)}: a "
+    assert got is blocks[0], (f"block 1 was cached under 111 and freed, but get_cached_block(111) is {shown(got)}: a "
                               "free block keeps its content until it is given out again")
     assert free_ids(pool) == [3, 1, 2], (f"get_cached_block(111) with 3→1→2 free left the queue {free_ids(pool)}: "
-                                         "looking changes nothing")
+                                         "a lookup changes nothing")
     pool.check_integrity()
 
 
@@ -630,8 +634,8 @@ def test_task_7_freed_twins_both_keep_their_content(lab):
                           "expected block 1 or block 2")
     pool.free_blocks(twins)
     got = [block.block_hash for block in twins]
-    assert got == [111, 111], (f"blocks 1 and 2 were cached under 111 and freed, their hashes are {got}, expected "
-                               "[111, 111]: freeing forgets nothing, twin or not")
+    assert got == [111, 111], (f"blocks 1 and 2 were cached under 111 and freed; their hashes are {got}, expected "
+                               "[111, 111]: freeing a block does not evict it, even if it has a twin")
     pool.check_integrity()
 
 
@@ -665,7 +669,7 @@ def test_task_7_a_hash_that_cannot_be_hashed_changes_nothing(lab, bad):
     assert_unchanged(pool, before, call)
     got = pool.get_cached_block(111)
     assert got is None, (f"{call} raised, as it should, but get_cached_block(111) is {shown(got)}, expected None: a "
-                         "list cannot be hashed, and hash() says so before anything has changed")
+                         "list cannot be hashed, so call hash() before you change anything")
 
 
 @pytest.mark.points(2)
@@ -678,7 +682,7 @@ def test_task_7_caching_and_finding_cost_the_same_in_a_large_pool(lab, monkeypat
     assert_o1(f"cache_full_blocks(1 block, 1 hash) with {NUM_MANY} cached",
               lambda: pool.cache_full_blocks(blocks[199:200], hashes[199:200]))
     got = assert_o1(f"get_cached_block() of a hash, with {NUM_MANY} cached", lambda: pool.get_cached_block(10_199))
-    assert got is blocks[199], f"block 200 was cached under 10199, get_cached_block(10199) is {shown(got)}"
+    assert got is blocks[199], f"block 200 was cached under 10199; get_cached_block(10199) is {shown(got)}"
     assert_o1(f"get_cached_block() of an unknown hash, with {NUM_MANY} cached", lambda: pool.get_cached_block(7))
     pool = counted_pool(lab, monkeypatch)
     pool.cache_full_blocks(pool.get_new_blocks(NUM_MANY), [Counted(5)] * NUM_MANY)
@@ -686,21 +690,22 @@ def test_task_7_caching_and_finding_cost_the_same_in_a_large_pool(lab, monkeypat
 
 
 @pytest.mark.points(1)
-@pytest.mark.inside("what hangs on a pool is counted where it lies")
+@pytest.mark.inside("the objects of a pool can be counted only in the process of the pool")
 def test_task_7_looking_for_what_is_not_there_leaves_nothing_behind(lab):
     pool = lab.BlockPool(4)
     [block] = pool.get_new_blocks(1)
     pool.cache_full_blocks([block], [999])
     got = pool.get_cached_block(999)
-    assert got is block, f"block 1 was cached under 999: get_cached_block(999) is {shown(got)}, expected block 1"
+    assert got is block, f"block 1 was cached under 999; get_cached_block(999) is {shown(got)}, expected block 1"
     before = num_objects(pool)
     for block_hash in range(1000, 1500):
-        assert pool.get_cached_block(block_hash) is None, (f"get_cached_block({block_hash}), never cached, is "
-                                                           f"{pool.get_cached_block(block_hash)}, expected None")
+        assert pool.get_cached_block(block_hash) is None, (f"get_cached_block({block_hash}) is "
+                                                           f"{pool.get_cached_block(block_hash)}, expected None: "
+                                                           "nothing was cached under this hash")
     after = num_objects(pool)
     assert after <= before + 300, (
-        f"get_cached_block() was asked for 500 hashes that were never cached: the pool was made of {before} objects "
-        f"before, and of {after} after. Looking changes nothing, so a miss must not leave an entry")
+        f"get_cached_block() was called with 500 hashes that were never cached: the pool contained {before} objects "
+        f"before, and {after} after. A lookup changes nothing, so a miss must not leave an entry")
 
 
 @pytest.mark.points(2)
@@ -737,13 +742,13 @@ def test_task_7_a_block_holds_one_content_at_a_time(lab):
     before = state(pool)
     pool.cache_full_blocks(blocks[:1], [111])
     assert state(pool) == before, (f"cache_full_blocks([1], [111]) a second time changed the pool: queue and (ref_cnt, "
-                                   f"hash) were {before}, are {state(pool)}; a block indexed already stays as it is")
+                                   f"hash) were {before} and are now {state(pool)}; an indexed block does not change")
     for first, second in ((10 ** 20, 10 ** 19 * 10), (("a", 1), tuple(["a", 1])), ("ab", "".join(["a", "b"]))):
         other = lab.BlockPool(2)
         (block,) = other.get_new_blocks(1)
-        with must_work(f"cache_full_blocks([1], [{first!r}])", "any hash but None is accepted"):
+        with must_work(f"cache_full_blocks([1], [{first!r}])", "every hash except None is accepted"):
             other.cache_full_blocks([block], [first])
-        with must_work(f"cache_full_blocks([1], [{second}]) a second time", "the hashes are equal, if not identical"):
+        with must_work(f"cache_full_blocks([1], [{second}]) a second time", "equal hashes may be two objects"):
             other.cache_full_blocks([block], [second])
         found = other.get_cached_block(second)
         assert found is block, f"get_cached_block({second}) is {shown(found)}, expected block 1"
@@ -757,7 +762,7 @@ def test_task_7_a_block_holds_one_content_at_a_time(lab):
     assert_unchanged(pool, before, call)
     got = [pool.get_cached_block(block_hash) for block_hash in (222, 333, 444)]
     assert got == [None] * 3, (f"two calls of cache_full_blocks raised, as they should, but get_cached_block() of 222, "
-                               f"333 and 444 is {all_shown(got)}, expected None each: the index is as before")
+                               f"333 and 444 is {all_shown(got)}, expected None each: the index must not change")
 
 
 @pytest.mark.points(1)
@@ -769,8 +774,8 @@ def test_task_7_only_owned_blocks_of_the_pool_can_be_cached(lab):
     before = state(pool)
     for bad, bad_hash, name in ((pool.blocks[3], 8, "a free block"), (freed, 9, "a free block that is indexed under 9"),
                                 (pool.null_block, 8, "the null block"),
-                                (lab.KVCacheBlock(1, ref_cnt=1), 8, "a block 1 that is not the pool's"),
-                                (lab.KVCacheBlock(9, ref_cnt=1), 8, "a block 9 that is not the pool's")):
+                                (lab.KVCacheBlock(1, ref_cnt=1), 8, "a block 1 that belongs to no pool"),
+                                (lab.KVCacheBlock(9, ref_cnt=1), 8, "a block 9 that belongs to no pool")):
         call = f"cache_full_blocks([block 1, {name}], [7, {bad_hash}])"
         with must_raise(RuntimeError, call):
             pool.cache_full_blocks([mine, bad], [7, bad_hash])
@@ -785,7 +790,7 @@ def test_task_7_with_caching_off_nothing_is_found(lab):
     (block,) = pool.get_new_blocks(1)
     for hashes in ([111], []):
         call = f"cache_full_blocks([1], {hashes}) in a pool with enable_caching=False"
-        with must_work(call, "with caching off it does nothing, whatever it is given, and raises nothing"):
+        with must_work(call, "with caching off it does nothing and never raises"):
             pool.cache_full_blocks([block], hashes)
         got = (pool.get_cached_block(111), block.block_hash)
         assert got == (None, None), (f"after {call} get_cached_block(111) and the block's hash are {all_shown(got)}, "
@@ -795,8 +800,8 @@ def test_task_7_with_caching_off_nothing_is_found(lab):
 # ---- Task 8
 
 
-WHO_COUNTS = ("get_new_blocks() counts each block that still had a hash, once; _maybe_evict() counts nothing, because "
-              "evict_blocks() calls it as well")
+WHO_COUNTS = ("get_new_blocks() adds 1 for each block that still had a hash; _maybe_evict() must not count, because "
+              "evict_blocks() also calls it")
 
 
 @pytest.mark.points(3)
@@ -807,13 +812,13 @@ def test_task_8_giving_a_cached_block_out_again_forgets_its_content(lab):
     pool.free_blocks([block])
     new = pool.get_new_blocks(2)
     assert block in new and block.block_hash is None, (
-        f"block 1, cached under 111, was freed; get_new_blocks(2) of a pool with 2 free gave {ids(new)}, and the hash "
-        f"of block 1 is {block.block_hash}; expected block 1 among them, with hash None: its new owner has written "
-        "nothing yet")
+        f"block 1 was cached under 111 and freed; get_new_blocks(2) of a pool with 2 free gave {ids(new)}, and the "
+        f"hash of block 1 is {block.block_hash}; expected block 1 among them, with hash None: its new owner has "
+        "written nothing yet")
     got = pool.get_cached_block(111)
-    assert got is None, (f"block 1 was given to a new owner, who will overwrite it, and get_cached_block(111) is "
-                         f"{shown(got)}, expected None: the index names content that is gone")
-    assert pool.num_evictions == 1, (f"get_new_blocks(2) gave out one block with cached content and one without, "
+    assert got is None, (f"block 1 was given to a new owner, which will overwrite it, and get_cached_block(111) is "
+                         f"{shown(got)}, expected None: the index must not contain evicted content")
+    assert pool.num_evictions == 1, (f"get_new_blocks(2) gave out one block with cached content and one without; "
                                      f"num_evictions is {pool.num_evictions}, expected 1: {WHO_COUNTS}")
     pool.check_integrity()
 
@@ -826,20 +831,20 @@ def test_task_8_each_twin_and_the_hash_zero_count_as_content(lab):
     pool.free_blocks(blocks)
     for i, expected in enumerate([(blocks[1], blocks[2]), (None, blocks[2]), (None, None)], start=1):
         pool.get_new_blocks(1)
-        after = f"blocks 1, 2, 3 were cached under 111, 111 and 0 and freed; after get_new_blocks(1) gave block {i},"
+        after = f"blocks 1, 2, 3 were cached under 111, 111, 0 and then freed; after get_new_blocks(1) gave block {i},"
         got = (pool.get_cached_block(111), pool.get_cached_block(0))
         assert got == expected, (f"{after} get_cached_block() of 111 and of 0 is {all_shown(got)}, expected "
-                                 f"{all_shown(expected)}: a block given out again is not found any more, and 0 is a "
-                                 "hash like any other (compare with None)")
+                                 f"{all_shown(expected)}: a block that was given out again must not be found, and 0 "
+                                 "is a valid hash (compare with None)")
         assert pool.num_evictions == i, (f"{after} num_evictions is {pool.num_evictions}, expected {i}: {WHO_COUNTS}. "
-                                         "A twin counts like any other block, and so does the hash 0")
+                                         "A twin counts like any other block, and 0 is a valid hash")
     hashes = [block.block_hash for block in blocks]
-    assert hashes == [None] * 3, f"blocks 1, 2, 3 were given out again, their hashes are {hashes}, expected None each"
+    assert hashes == [None] * 3, f"blocks 1, 2, 3 were given out again; their hashes are {hashes}, expected None each"
     pool.check_integrity()
 
 
 @pytest.mark.points(1)
-@pytest.mark.inside("what hangs on a pool is counted where it lies")
+@pytest.mark.inside("the objects of a pool can be counted only in the process of the pool")
 def test_task_8_entries_without_a_block_do_not_pile_up(lab):
     pool = lab.BlockPool(4)
     before = num_objects(pool)
@@ -849,12 +854,12 @@ def test_task_8_entries_without_a_block_do_not_pile_up(lab):
         pool.free_blocks(blocks)
     found = pool.get_cached_block(1499)
     assert len(blocks) == 1 and found is blocks[0], (
-        f"get_new_blocks(1) gave {list(map(shown, blocks))}, cached under 1499 and freed: get_cached_block(1499) is "
-        f"{shown(found)}, expected that block")
+        f"get_new_blocks(1) gave {list(map(shown, blocks))}, which was cached under 1499 and freed; "
+        f"get_cached_block(1499) is {shown(found)}, expected that block")
     after = num_objects(pool)
     assert after <= before + 300, (
-        f"500 times a block was given out, cached under a new hash and freed, in a pool of 3 blocks: the pool was "
-        f"made of {before} objects before, and of {after} after. An entry with no block left must go")
+        f"in a pool of 4, a block was given out, cached under a new hash and freed, 500 times: the pool "
+        f"contained {before} objects before, and {after} after. Delete an entry of the index when it has no block left")
 
 
 @pytest.mark.points(2)
@@ -863,18 +868,18 @@ def test_task_8_forgetting_one_block_costs_the_same_in_a_large_pool(lab, monkeyp
     blocks = pool.get_new_blocks(NUM_MANY)
     pool.cache_full_blocks(blocks, [Counted(10_000 + i) for i in range(NUM_MANY)])
     got = pool.get_cached_block(10_199)
-    assert got is blocks[199], f"block 200 was cached under 10199: get_cached_block(10199) is {shown(got)}"
+    assert got is blocks[199], f"block 200 was cached under 10199, but get_cached_block(10199) is {shown(got)}"
     assert_o1(f"evict_blocks([200]) with {NUM_MANY} cached", lambda: pool.evict_blocks([200]))
     pool.free_blocks(blocks)
     assert_o1("get_new_blocks(1) of a cached block, with 199 cached", lambda: pool.get_new_blocks(1))
     got = (pool.get_cached_block(10_000), pool.get_cached_block(10_199))
     assert got == (None, None), (
-        f"evict_blocks([200]) and get_new_blocks(1), which gives block 1: get_cached_block() of what block 1 held, and "
-        f"of what block 200 held, is {all_shown(got)}, expected (None, None)")
+        "after evict_blocks([200]) and get_new_blocks(1), which gives block 1, get_cached_block() for the old hashes "
+        f"of blocks 1 and 200 is {all_shown(got)}, expected (None, None)")
 
 
 @pytest.mark.points(2)
-@pytest.mark.inside("lines and bytes are counted where they are used")
+@pytest.mark.inside("lines and bytes can be counted only in the process that runs them")
 def test_task_8_no_call_about_one_block_walks_or_copies_the_pool(lab):
     pool = lab.BlockPool(NUM_PLAIN)
     some = [([block],) for block in pool.blocks[1000:1005]]
@@ -887,16 +892,17 @@ def test_task_8_no_call_about_one_block_walks_or_copies_the_pool(lab):
     queue = lab.BlockPool(NUM_PLAIN).free_block_queue
     num_lines, _ = cheapest(queue.append_n, [(queue.popleft_n(600),)])
     assert num_lines <= 600 * MAX_LINES and queue.num_free_blocks == NUM_PLAIN - 1, (
-        f"append_n() of 600 blocks ran {num_lines} lines of Python, at most {600 * MAX_LINES} are allowed; then the "
-        f"queue counts {queue.num_free_blocks} of {NUM_PLAIN - 1}. Does it compare every block with every other?")
+        f"append_n() of 600 blocks ran {num_lines} lines of Python; at most {600 * MAX_LINES} are allowed. "
+        f"num_free_blocks is then {queue.num_free_blocks}, expected {NUM_PLAIN - 1}. Does append_n() compare every "
+        "block with every other?")
 
     pool = lab.BlockPool(NUM_PLAIN)
     blocks = pool.get_new_blocks(NUM_PLAIN - 1)
     pool.cache_full_blocks(blocks[5:], range(5, NUM_PLAIN - 1))
     found = pool.get_cached_block(1000)
     assert len(blocks) == NUM_PLAIN - 1 and found is blocks[1000], (
-        f"get_new_blocks({NUM_PLAIN - 1}) gave {len(blocks)} blocks, and get_cached_block() of what block 1001 was "
-        f"cached under is {shown(found)}")
+        f"get_new_blocks({NUM_PLAIN - 1}) gave {len(blocks)} blocks, and get_cached_block() for the hash of block 1001 "
+        f"is {shown(found)}")
     assert_lean("cache_full_blocks([block], [hash])", pool.cache_full_blocks,
                 [([blocks[i]], [i]) for i in range(5)])
     assert_lean("get_cached_block(hash)", pool.get_cached_block, [(i,) for i in range(1000, 1005)])
@@ -906,7 +912,7 @@ def test_task_8_no_call_about_one_block_walks_or_copies_the_pool(lab):
 
     pool = lab.BlockPool(NUM_PLAIN)
     pool.cache_full_blocks(pool.get_new_blocks(NUM_PLAIN - 1), [7] * (NUM_PLAIN - 1))
-    assert_lean(f"get_cached_block(7), under which {NUM_PLAIN - 1} twins stand,", pool.get_cached_block, [(7,)] * 5)
+    assert_lean(f"get_cached_block(7), with {NUM_PLAIN - 1} twins under that hash,", pool.get_cached_block, [(7,)] * 5)
     assert_lean("evict_blocks([block_id]) of one of them", pool.evict_blocks, [([i],) for i in range(1000, 1005)])
 
 
@@ -920,14 +926,14 @@ def test_task_8_a_twin_survives_the_eviction_of_the_other(lab, goes):
     pool.evict_blocks([twins[goes].block_id])
     stays = twins[1 - goes]
     assert pool.get_cached_block(111) is stays, (
-        f"blocks 1 and 2 hold the same content; block {twins[goes].block_id} was evicted and block {stays.block_id} is "
-        "not found: either twin must serve after the other is gone")
+        f"blocks 1 and 2 hold the same content; block {twins[goes].block_id} was evicted, and block {stays.block_id} "
+        "is not found: when one twin is evicted, the other must still be found")
     got = (twins[goes].block_hash, stays.block_hash)
     assert got == (None, 111), (f"blocks 1 and 2 were cached under 111; evict_blocks([{twins[goes].block_id}]) left "
-                                f"the evicted one and the other with the hashes {got}, expected (None, 111)")
+                                f"that block and its twin with the hashes {got}, expected (None, 111)")
     pool.evict_blocks([stays.block_id])
     got = pool.get_cached_block(111)
-    assert got is None, f"blocks 1 and 2, cached under 111, are both evicted, and get_cached_block(111) is {shown(got)}"
+    assert got is None, f"blocks 1 and 2, cached under 111, were evicted, but get_cached_block(111) is {shown(got)}"
     pool.check_integrity()
 
 
@@ -937,20 +943,20 @@ def test_task_8_evict_blocks_leaves_owners_and_queue_alone(lab):
     blocks = pool.get_new_blocks(2)
     pool.cache_full_blocks(blocks, [111, 222])
     pool.free_blocks(blocks[1:])
-    with must_work("evict_blocks(iter([1, 2, 3, 0, 1])) in a pool of 4", "a block that is not indexed is left alone, "
-                   "and an id may come twice"):
+    with must_work("evict_blocks(iter([1, 2, 3, 0, 1])) in a pool of 4", "a block that is not indexed does not "
+                   "change, and an id may occur twice"):
         pool.evict_blocks(iter([1, 2, 3, 0, 1]))
     got = [pool.get_cached_block(block_hash) for block_hash in (111, 222)]
     assert got == [None, None], (f"blocks 1 (in use) and 2 (free) were cached under 111 and 222; after "
-                                 f"evict_blocks(iter([1, 2, 3, 0, 1])) get_cached_block() of these is "
+                                 f"evict_blocks(iter([1, 2, 3, 0, 1])) get_cached_block() of 111 and 222 is "
                                  f"{all_shown(got)}, expected None twice: block_ids may be an iterator, which can be "
-                                 "walked only once")
+                                 "read only once")
     got = ([block.ref_cnt for block in blocks], free_ids(pool))
     assert got == ([1, 0], [3, 2]), (
         f"evict_blocks(iter([1, 2, 3, 0, 1])) with block 1 in use and 3→2 free: (ref_cnt of 1 and 2, queue) is {got}, "
-        "expected ([1, 0], [3, 2]): it takes blocks out of the index only")
-    assert pool.num_evictions == 0, (f"evict_blocks gave no block out, num_evictions is {pool.num_evictions}, not 0: "
-                                     f"{WHO_COUNTS}")
+        "expected ([1, 0], [3, 2]): it removes blocks only from the index")
+    assert pool.num_evictions == 0, (f"evict_blocks gave out no block; num_evictions is {pool.num_evictions}, expected "
+                                     f"0: {WHO_COUNTS}")
 
 
 @pytest.mark.points(1)
@@ -977,12 +983,12 @@ def test_task_8_reset_is_refused_while_blocks_are_in_use(lab):
     blocks = pool.get_new_blocks(2)
     pool.cache_full_blocks(blocks, [111, 222])
     pool.touch(blocks)
-    before, call = state(pool), "reset_prefix_cache() with 2 blocks in use, of two owners each,"
+    before, call = state(pool), "reset_prefix_cache() with 2 blocks in use, each with two owners,"
     with must_raise(RuntimeError, call) as refused:
         pool.reset_prefix_cache()
     assert_unchanged(pool, before, call)
     assert re.search(r"\b2\b", str(refused.error)), (
-        f"{call} raised {refused.error!r}: it must say how many blocks are in use, 2")
+        f"{call} raised {refused.error!r}: the message must contain the number of blocks in use, 2")
     got = pool.get_cached_block(111)
     assert got is blocks[0], (f"{call} raised, as it should, but get_cached_block(111) is {shown(got)}, expected block "
                               "1: a call that fails changes nothing")
@@ -1009,5 +1015,5 @@ def test_task_8_reset_forgets_all_content_and_nothing_else(lab):
     got = (free_ids(pool), pool.num_evictions)
     assert got == (queue, num_evictions), (
         f"reset_prefix_cache() with {queue} free and num_evictions at {num_evictions}: (queue, num_evictions) is {got} "
-        "afterwards, expected both as they were: it gives nothing out")
+        "afterwards, expected no change: the reset gives out no block")
     pool.check_integrity()

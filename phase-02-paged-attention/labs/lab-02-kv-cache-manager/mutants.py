@@ -1,27 +1,27 @@
-"""Mistakes people make in a KV cache manager, and the test that catches each."""
+"""Mistakes that people make in a KV cache manager, and the test that catches each mistake."""
 
 from course.mutants import Mutant
 
 MUTANTS = [
     Mutant(
         name="floor-instead-of-ceil",
-        story="The last, half-filled block does not count.",
+        story="Does not count the last, half-filled block.",
         replace="        return -(-num_tokens // self.block_size)\n",
         by="        return num_tokens // self.block_size\n",
         killed_by="test_task_2_a_prompt_takes_just_enough_blocks",
-        breaks="KVCacheManager._num_blocks_for: a block that is begun counts as a whole one",
+        breaks="KVCacheManager._num_blocks_for: A partly filled block counts as a whole block",
     ),
     Mutant(
         name="fresh-blocks-for-every-call",
-        story="Counts the blocks for the new tokens alone, and leaves the last block half empty.",
+        story="Counts blocks only for the new tokens, and leaves the last block half empty.",
         replace="        num_new_blocks = max(self._num_blocks_for(num_slots) - len(table), 0)\n",
         by="        num_new_blocks = self._num_blocks_for(num_new_tokens)\n",
         killed_by="test_task_2_the_last_block_is_filled_before_a_new_one_is_taken",
-        breaks="KVCacheManager.allocate_slots: the table has just as many blocks as its slots need",
+        breaks="KVCacheManager.allocate_slots: the table has exactly the number of blocks that its slots need",
     ),
     Mutant(
         name="reads-the-table-sorted",
-        story="Block ids in the order of their numbers, which is that of the tokens only while nothing was freed.",
+        story="Sorts the block ids, which match the order of the tokens only until the first block is freed.",
         replace="        return [block.block_id for block in self._tables.get(request_id, [])]\n",
         by="        return sorted(block.block_id for block in self._tables.get(request_id, []))\n",
         killed_by="test_task_2_the_table_is_in_the_order_of_the_tokens",
@@ -29,39 +29,39 @@ MUTANTS = [
     ),
     Mutant(
         name="nobody-is-an-error",
-        story="A request that was never seen, or was freed, has no table to read.",
+        story="Raises an error for a request that was never seen or was freed.",
         replace="self._tables.get(request_id, [])]\n",
         by="self._tables[request_id]]\n",
         killed_by="test_task_1_a_request_that_holds_nothing_has_an_empty_table",
-        breaks="KVCacheManager.get_block_ids: It is empty for a request that holds nothing",
+        breaks="KVCacheManager.get_block_ids: The list is empty for a request without blocks",
     ),
     Mutant(
         name="asking-leaves-an-entry",
-        story="setdefault() keeps an empty table for every id that was ever asked for.",
+        story="setdefault() keeps an empty table for every id that was ever looked up.",
         replace="self._tables.get(request_id, [])]\n",
         by="self._tables.setdefault(request_id, [])]\n",
         killed_by="test_task_3_nothing_is_kept_of_a_request_that_holds_nothing",
-        breaks="KVCacheManager.get_block_ids: asking leaves no entry behind",
+        breaks="KVCacheManager.get_block_ids: the call leaves no entry for such a request",
     ),
     Mutant(
         name="takes-fewer-blocks-than-none",
-        story="The table may be longer than this step needs; the difference is negative then.",
+        story="Forgets that the table may be longer than this step needs, which makes the difference negative.",
         replace="max(self._num_blocks_for(num_slots) - len(table), 0)\n",
         by="self._num_blocks_for(num_slots) - len(table)\n",
         killed_by="test_task_2_slots_that_exist_already_are_not_made_again",
-        breaks="KVCacheManager.allocate_slots: or as many as before if that is more",
+        breaks="KVCacheManager.allocate_slots: or its old number of blocks if that is larger",
     ),
     Mutant(
         name="one-token-late",
-        story="Takes the next block only after it was needed: len % block_size == 1, counted wrongly.",
+        story="Takes the next block one token too late.",
         replace="        num_slots = request.num_computed_tokens + num_hit_tokens + num_new_tokens\n",
         by="        num_slots = request.num_computed_tokens + num_hit_tokens + num_new_tokens - 1\n",
         killed_by="test_task_2_a_prompt_takes_just_enough_blocks",
-        breaks="module: a new block is taken exactly when ceil(number of slots / block_size) exceeds",
+        breaks="module: the manager takes a new block exactly when ceil(number of slots / block_size) exceeds",
     ),
     Mutant(
         name="none-when-nothing-was-taken",
-        story="An empty list is falsy: the scheduler reads 'no room' and preempts somebody.",
+        story="Returns None instead of an empty list: the scheduler reads 'no room' and preempts a request.",
         replace="        return fresh\n",
         by="        return fresh or None\n",
         killed_by="test_task_2_the_last_block_is_filled_before_a_new_one_is_taken",
@@ -69,7 +69,7 @@ MUTANTS = [
     ),
     Mutant(
         name="returns-the-whole-table",
-        story="The caller cannot tell what is new.",
+        story="Returns the whole table, so the caller cannot tell which blocks are new.",
         replace="        return fresh\n",
         by="        return table + fresh\n",
         killed_by="test_task_5_hits_are_shared_not_copied",
@@ -77,7 +77,7 @@ MUTANTS = [
     ),
     Mutant(
         name="returns-the-fresh-blocks-backwards",
-        story="The caller that writes K/V by this list writes it to the wrong blocks.",
+        story="Returns the blocks in another order, so a caller that writes K/V by this list uses the wrong blocks.",
         replace="        return fresh\n",
         by="        return fresh[::-1]\n",
         killed_by="test_task_2_a_prompt_takes_just_enough_blocks",
@@ -85,7 +85,7 @@ MUTANTS = [
     ),
     Mutant(
         name="raises-instead-of-none",
-        story="Lets the pool's ValueError through: no room is an error, not an answer.",
+        story="Lets the pool's ValueError through instead of returning None.",
         replace="""        if num_new_blocks > self.block_pool.get_num_free_blocks() - num_free_hits:
             return None
 """,
@@ -95,20 +95,21 @@ MUTANTS = [
     ),
     Mutant(
         name="checks-no-arguments",
-        story="Does not call _check_arguments; what makes no sense is carried out.",
+        story="Does not call _check_arguments, so it accepts invalid arguments.",
         replace="        self._check_arguments(request, num_new_tokens, hits, num_hit_tokens)\n",
         by="",
         killed_by="test_task_2_senseless_arguments_are_refused",
-        breaks="KVCacheManager.allocate_slots: ValueError or RuntimeError for what _check_arguments refuses",
+        breaks="KVCacheManager.allocate_slots: ValueError or RuntimeError if _check_arguments (given) rejects the "
+               "arguments",
     ),
     Mutant(
         name="asks-for-the-whole-request",
-        story="Refuses a chunk because the rest of the prompt would not fit; a long prompt never starts.",
+        story="Rejects a chunk because the rest of the prompt would not fit: a long prompt never starts.",
         replace="        num_free_hits = sum(",
         by="""        num_new_blocks = max(num_new_blocks, self._num_blocks_for(request.num_tokens) - len(table))
         num_free_hits = sum(""",
         killed_by="test_task_2_only_the_next_tokens_must_fit",
-        breaks="KVCacheManager.allocate_slots: whatever the rest of the request will need",
+        breaks="KVCacheManager.allocate_slots: what the rest of the request will need does not matter",
     ),
     Mutant(
         name="advances-the-request",
@@ -121,7 +122,7 @@ MUTANTS = [
     ),
     Mutant(
         name="the-lookup-writes-what-it-found",
-        story="Notes the hits on the request, which is not admitted yet.",
+        story="Writes the number of hit tokens to the request, although the request has not been admitted yet.",
         replace="        return blocks, len(blocks) * self.block_size\n",
         by="""        request.num_cached_tokens = len(blocks) * self.block_size
         return blocks, len(blocks) * self.block_size
@@ -131,7 +132,7 @@ MUTANTS = [
     ),
     Mutant(
         name="free-sets-the-request-back",
-        story="Sets num_computed_tokens to 0 for a request that it frees: the scheduler's business.",
+        story="Sets num_computed_tokens of a freed request to 0, which only the scheduler may do.",
         replace="        table = self._tables.pop(request.request_id, [])\n",
         by="""        table = self._tables.pop(request.request_id, [])
         request.num_computed_tokens = 0
@@ -141,44 +142,44 @@ MUTANTS = [
     ),
     Mutant(
         name="frees-the-head-first",
-        story="The blocks that others would share are the first to be overwritten.",
+        story="Frees the head first, so the blocks that other requests could share are overwritten first.",
         replace="        self.block_pool.free_blocks(reversed(table))\n",
         by="        self.block_pool.free_blocks(table)\n",
         killed_by="test_task_3_free_gives_the_tail_back_first",
-        breaks="KVCacheManager.free: last one first",
+        breaks="KVCacheManager.free: last block first",
     ),
     Mutant(
         name="keeps-the-table-after-free",
-        story="A second free, as on abort after finish, is a double free.",
+        story="Keeps the table, so a second free (for example an abort after the end) frees the blocks twice.",
         replace="        table = self._tables.pop(request.request_id, [])\n",
         by="        table = self._tables.get(request.request_id, [])\n",
         killed_by="test_task_3_free_is_harmless_when_nothing_is_held",
-        breaks=("KVCacheManager.free: After: it holds nothing",
-                "KVCacheManager.free: It is no error if the request held nothing before"),
+        breaks=("KVCacheManager.free: After: the request has no blocks",
+                "KVCacheManager.free: It is not an error if the request had no blocks before"),
     ),
     Mutant(
         name="leaves-an-empty-table-behind",
-        story="The table is empty, but it is there: the request that comes back does not count as new.",
+        story="Leaves an empty table, so a request that comes back is not counted as new.",
         replace="        table = self._tables.pop(request.request_id, [])\n",
         by="""        table = self._tables.get(request.request_id, [])
         self._tables[request.request_id] = []
 """,
         killed_by="test_task_6_a_request_counts_with_all_its_tokens_when_it_gets_its_first_slots",
-        breaks="PrefixCacheStats: A request that was freed and comes back counts again",
+        breaks="PrefixCacheStats: A request that was freed and comes back is counted again",
     ),
     Mutant(
         name="notes-whom-it-has-freed",
-        story="A set of all ids ever freed, to be harmless the second time: a server that grows until it is killed.",
+        story="Keeps a set of all ids that were ever freed, so the memory of a server grows without limit.",
         replace="        table = self._tables.pop(request.request_id, [])\n",
         by="""        table = self._tables.pop(request.request_id, [])
         self.__dict__.setdefault("_freed", set()).add(request.request_id)
 """,
         killed_by="test_task_3_nothing_is_kept_of_a_request_that_holds_nothing",
-        breaks="KVCacheManager.free: the manager keeps nothing of it",
+        breaks="KVCacheManager.free: the manager stores nothing about it",
     ),
     Mutant(
         name="an-entry-for-who-did-not-fit",
-        story="Makes an empty table first and looks for room then; those who are refused leave it behind.",
+        story="Stores an empty table for a request that does not fit.",
         replace="""            return None
 
         self.block_pool.touch(hits)
@@ -189,11 +190,12 @@ MUTANTS = [
         self.block_pool.touch(hits)
 """,
         killed_by="test_task_3_nothing_is_kept_of_a_request_that_holds_nothing",
-        breaks="KVCacheManager.allocate_slots: with None, nothing is kept of a request that held nothing",
+        breaks="KVCacheManager.allocate_slots: with None, the manager stores nothing about a request that had no "
+               "blocks",
     ),
     Mutant(
         name="the-list-returned-is-the-table",
-        story="Stores the list that it returns, and extends it at the next call: in the caller's hands.",
+        story="Stores the list that it returns, and extends this list at the next call.",
         replace="        self._tables[request.request_id] = table + fresh\n",
         by="""        if request.request_id in self._tables:
             self._tables[request.request_id] += fresh
@@ -201,47 +203,47 @@ MUTANTS = [
             self._tables[request.request_id] = table + fresh if hits else fresh
 """,
         killed_by="test_task_5_the_lists_of_hits_and_of_fresh_blocks_stay_the_callers",
-        breaks="KVCacheManager.allocate_slots: the list of hits and the returned list stay the caller's",
+        breaks="KVCacheManager.allocate_slots: the list of hits and the returned list belong to the caller",
     ),
     Mutant(
         name="the-list-of-hits-is-the-table",
-        story="The hits are the beginning of the table, so their list becomes it.",
+        story="Uses the caller's list of hits as the table.",
         replace="        self._tables[request.request_id] = table + fresh\n",
         by="""        if new_computed_blocks:
             new_computed_blocks += fresh
         self._tables[request.request_id] = new_computed_blocks or table + fresh
 """,
         killed_by="test_task_5_the_lists_of_hits_and_of_fresh_blocks_stay_the_callers",
-        breaks="KVCacheManager.allocate_slots: the list of hits and the returned list stay the caller's",
+        breaks="KVCacheManager.allocate_slots: the list of hits and the returned list belong to the caller",
     ),
     Mutant(
         name="frees-only-who-is-there",
-        story="A request that was aborted while it waited holds nothing; that is no error.",
+        story="Raises an error for a request without blocks, for example one that was aborted while it waited.",
         replace="self._tables.pop(request.request_id, [])\n",
         by="self._tables.pop(request.request_id)\n",
         killed_by="test_task_3_free_is_harmless_when_nothing_is_held",
-        breaks="KVCacheManager.free: It is no error if the request held nothing before",
+        breaks="KVCacheManager.free: It is not an error if the request had no blocks before",
     ),
     Mutant(
         name="hits-the-last-token-too",
-        story="A fully cached prompt has nothing left to compute, and so no logits.",
+        story="Hits all blocks of a cached prompt: no token is left to compute, so there are no logits.",
         replace="            for index in range((request.num_tokens - 1) // self.block_size):\n",
         by="            for index in range(request.num_tokens // self.block_size):\n",
         killed_by="test_task_4_at_least_one_token_is_left_to_compute",
-        breaks=("invariant 5: At least one token of a request is left to compute",
+        breaks=("invariant 5: at least one token of the request is left to compute",
                 "KVCacheManager.get_computed_blocks: at most (num_tokens - 1) // block_size blocks"),
     ),
     Mutant(
         name="hits-the-prompt-alone",
-        story="Looks at the prompt: a preempted request computes again all that it had decoded.",
+        story="Looks up only the prompt: a preempted request computes all its decoded tokens again.",
         replace="range((request.num_tokens - 1) // self.block_size):\n",
         by="range((request.num_prompt_tokens - 1) // self.block_size):\n",
         killed_by="test_task_4_a_request_that_comes_back_finds_what_it_decoded",
-        breaks="KVCacheManager.get_computed_blocks: all tokens count, not only those of the prompt",
+        breaks="KVCacheManager.get_computed_blocks: all tokens count, not only the prompt",
     ),
     Mutant(
         name="skips-over-a-miss",
-        story="Goes on after the first miss and collects blocks that are no prefix.",
+        story="Continues after the first miss and returns blocks that are not a prefix.",
         replace="                if block is None:\n                    break\n",
         by="                if block is None:\n                    parent = self._hash_of(request, index, parent)\n"
            "                    continue\n",
@@ -250,7 +252,7 @@ MUTANTS = [
     ),
     Mutant(
         name="no-answer-with-caching-off",
-        story="Returns the empty list alone; the caller unpacks two.",
+        story="Returns only the empty list, but the caller unpacks two values.",
         replace="""        blocks: list[KVCacheBlock] = []
         if self.enable_caching:
 """,
@@ -264,7 +266,7 @@ MUTANTS = [
     ),
     Mutant(
         name="indexes-with-caching-off",
-        story="Leaves it to the pool to do nothing: every block is hashed for an index that is not there.",
+        story="Relies on the pool to do nothing, but hashes every block although caching is off.",
         replace="""        if self.enable_caching:
             self._index_full_blocks(request, min(num_slots, request.num_tokens))
 """,
@@ -274,7 +276,7 @@ MUTANTS = [
     ),
     Mutant(
         name="looks-with-caching-off",
-        story="Asks an index that is always empty, and hashes a block to ask.",
+        story="Hashes a block for a lookup although caching is off and the index is always empty.",
         replace="        if self.enable_caching:\n            parent = None\n",
         by="        if True:\n            parent = None\n",
         killed_by="test_task_4_with_caching_off_nothing_is_found",
@@ -282,7 +284,7 @@ MUTANTS = [
     ),
     Mutant(
         name="the-lookup-reuses-its-list",
-        story="One list for all lookups: the hits of a request that waits become those of the next one.",
+        story="Uses one list for all lookups, so the next lookup changes the hits of a waiting request.",
         replace="        blocks: list[KVCacheBlock] = []\n        if self.enable_caching:\n",
         by="""        blocks: list[KVCacheBlock] = self.__dict__.setdefault("_found", [])
         blocks.clear()
@@ -293,7 +295,8 @@ MUTANTS = [
     ),
     Mutant(
         name="hashes-all-before-it-looks",
-        story="Makes the keys of the whole text first, and looks then; one miss in front costs as much as a hit.",
+        story=("Computes the keys of the whole sequence before the lookup, so an early miss costs the same as a full "
+               "hit."),
         replace="""            parent = None
             for index in range((request.num_tokens - 1) // self.block_size):
                 block = self.block_pool.get_cached_block(self._hash_of(request, index, parent))
@@ -305,47 +308,47 @@ MUTANTS = [
                 block = self.block_pool.get_cached_block(key)
 """,
         killed_by="test_task_4_a_lookup_hashes_nothing_after_the_first_miss",
-        breaks="KVCacheManager.get_computed_blocks: what comes after the first block that misses was not hashed",
+        breaks="KVCacheManager.get_computed_blocks: no block after the first miss was hashed",
     ),
     Mutant(
         name="forgets-the-parent",
-        story="Every block is hashed as if it were the first.",
+        story="Hashes every block as if it were the first.",
         replace="        return BlockHash(parent, tokens, request.extra_keys)\n",
         by="        return BlockHash(None, tokens, request.extra_keys)\n",
         killed_by="test_task_4_equal_tokens_after_another_prefix_are_no_hit",
-        breaks=("invariant 4: its content is that prefix",
-                "KVCacheManager._index_full_blocks: A block's key chains to that of the block before it"),
+        breaks=("invariant 4: after the same prefix",
+                "KVCacheManager._index_full_blocks: The parent of a block's key is the key of the block before it"),
     ),
     Mutant(
         name="trusts-the-hash-alone",
-        story="Looks up by the bare number; a collision serves a stranger's K/V.",
+        story="Looks up only the number, so a collision returns the K/V of another prompt.",
         replace="self.block_pool.get_cached_block(self._hash_of(request, index, parent))\n",
         by="self.block_pool.get_cached_block(int(self._hash_of(request, index, parent)))\n",
         killed_by="test_task_4_a_hit_is_proved_not_just_hashed",
-        breaks="invariant 4: proved by tokens and parents, not by a hash alone",
+        breaks="invariant 4: Tokens and parents prove this; an equal hash alone does not",
     ),
     Mutant(
         name="indexes-the-new-tokens-only",
-        story="Looks for full blocks among the new tokens; one that fills up over several calls is missed.",
+        story="Looks for full blocks only among the new tokens, and misses a block that several calls fill.",
         replace="            self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
         by="            self._index_full_blocks(request, min(num_new_tokens, request.num_tokens))\n",
         killed_by="test_task_4_blocks_filled_by_chunks_and_decoding_are_found",
-        breaks=("KVCacheManager.allocate_slots: each block that the first n tokens fill is findable",
-                "KVCacheManager._index_full_blocks: Make every block that the first num_tokens tokens fill findable"),
+        breaks=("KVCacheManager.allocate_slots: each block that is filled by the first n tokens is findable",
+                "KVCacheManager._index_full_blocks: Index every block that is filled by the first num_tokens tokens"),
     ),
     Mutant(
         name="indexes-only-with-fresh-blocks",
-        story="No fresh block, nothing to index: the token that fills the last block comes without one.",
+        story="Indexes nothing if no fresh block was taken, although the last block may now be full.",
         replace="""        if self.enable_caching:
             self._index""",
         by="""        if self.enable_caching and fresh:
             self._index""",
         killed_by="test_task_4_blocks_filled_by_chunks_and_decoding_are_found",
-        breaks="KVCacheManager._index_full_blocks: Make every block that the first num_tokens tokens fill findable",
+        breaks="KVCacheManager._index_full_blocks: Index every block that is filled by the first num_tokens tokens",
     ),
     Mutant(
         name="forgets-the-tokens-of-the-hits",
-        story="num_computed_tokens does not count the hits yet; what is filled after them is not indexed in this call.",
+        story="Forgets the hits, so blocks that are filled after the hits are not indexed in this call.",
         replace="            self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
         by="            self._index_full_blocks(\n"
            "                request, min(request.num_computed_tokens + num_new_tokens, request.num_tokens))\n",
@@ -354,27 +357,27 @@ MUTANTS = [
     ),
     Mutant(
         name="each-call-begins-a-chain",
-        story="The first block of a call gets no parent, though the request has blocks before it.",
+        story="Gives the first block of a call no parent, although the request has blocks before it.",
         replace="        parent = table[start - 1].block_hash if start else None\n",
         by="        parent = None\n",
         killed_by="test_task_4_blocks_filled_by_chunks_and_decoding_are_found",
-        breaks="KVCacheManager._index_full_blocks: it is the parent for the next",
+        breaks="KVCacheManager._index_full_blocks: this hash is the parent for the next block",
     ),
     Mutant(
         name="hashes-the-sequence-for-every-token",
-        story="Begins at the front at every call; a thousand tokens decoded are a million hashed.",
+        story="Starts at the front in every call: decoding a thousand tokens hashes a million.",
         replace="""        start = end
         while start > 0 and table[start - 1].block_hash is None:
             start -= 1
 """,
         by="        start = 0\n",
         killed_by="test_task_4_a_decoded_token_does_not_hash_the_sequence_again",
-        breaks=("KVCacheManager._index_full_blocks: only blocks that have none are hashed",
-                "KVCacheManager.allocate_slots: for that, only blocks without a block_hash were hashed"),
+        breaks=("KVCacheManager._index_full_blocks: Only blocks without a hash are hashed",
+                "KVCacheManager.allocate_slots: for the index, only blocks without a block_hash were hashed"),
     ),
     Mutant(
         name="indexes-tokens-that-do-not-exist",
-        story="Look-ahead slots are indexed as if tokens were in them.",
+        story="Indexes look-ahead slots as if they contained tokens.",
         replace="            self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
         by="            self._index_full_blocks(request, num_slots)\n",
         killed_by="test_task_4_slots_without_tokens_are_not_indexed",
@@ -382,25 +385,25 @@ MUTANTS = [
     ),
     Mutant(
         name="indexes-what-was-computed-before",
-        story="Waits until the step has run: requests of one step compute the same prefix twice.",
+        story="Indexes a block only after its step has run: two requests of one step compute the same prefix twice.",
         replace="            self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
         by="            self._index_full_blocks(request, request.num_computed_tokens + num_hit_tokens)\n",
         killed_by="test_task_5_two_requests_of_one_step_share",
-        breaks="KVCacheManager.allocate_slots: each block that the first n tokens fill is findable",
+        breaks="KVCacheManager.allocate_slots: each block that is filled by the first n tokens is findable",
     ),
     Mutant(
         name="indexes-tokens-of-a-later-step",
-        story="The tokens exist, so a block looks full whose last slots nobody has written.",
+        story="Indexes a block because its tokens exist, although its last slots have not been written.",
         replace="            self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
         by="            num_slots = len(table + fresh) * self.block_size\n"
            "            self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
         killed_by="test_task_4_tokens_of_a_later_step_are_not_indexed",
         breaks=("KVCacheManager.allocate_slots: where n is the number of slots",
-                "invariant 4: The index names a block only if its content is that prefix"),
+                "invariant 4: A lookup returns a block only if it holds the request's tokens at that position"),
     ),
     Mutant(
         name="the-lookup-takes-the-hits",
-        story="Touches in get_computed_blocks; a request that then does not fit keeps them for ever.",
+        story="Touches the hits in get_computed_blocks; a request that does not fit never releases them.",
         replace="                blocks.append(block)\n",
         by="                blocks.append(block)\n                self.block_pool.touch([block])\n",
         killed_by="test_task_4_a_lookup_changes_nothing",
@@ -408,33 +411,34 @@ MUTANTS = [
     ),
     Mutant(
         name="counts-free-hits-as-room",
-        story="The hits are free, so they look like room for the rest of the prompt.",
+        story="Counts free hits as room for the rest of the prompt.",
         replace="        if num_new_blocks > self.block_pool.get_num_free_blocks() - num_free_hits:\n",
         by="        if num_new_blocks > self.block_pool.get_num_free_blocks():\n",
         killed_by="test_task_5_free_hits_do_not_count_as_room",
-        breaks=("invariant 3: Free blocks that the hit itself would take are no room for the new ones",
-                "KVCacheManager.allocate_slots: so it is no room for fresh blocks"),
+        breaks=("invariant 3: A hit that is free leaves the free queue, so it cannot also be used as a new block",
+                "KVCacheManager.allocate_slots: so it cannot be used as a fresh block"),
     ),
     Mutant(
         name="counts-hits-in-use-twice",
-        story="Takes all hits off the free blocks; those in use were never among them.",
+        story="Subtracts all hits from the free blocks, although hits in use are not free.",
         replace="        num_free_hits = sum(block.ref_cnt == 0 for block in hits)\n",
         by="        num_free_hits = len(hits)\n",
         killed_by="test_task_5_hits_that_are_in_use_take_no_room",
-        breaks="KVCacheManager.allocate_slots: a hit in use takes no room",
+        breaks="KVCacheManager.allocate_slots: a hit in use takes no free block",
     ),
     Mutant(
         name="a-failed-allocation-leaks-the-hits",
-        story="Touches first and decides later.",
+        story="Touches the hits before it checks for room.",
         replace="        num_free_hits = sum(block.ref_cnt == 0 for block in hits)\n",
         by="        self.block_pool.touch(hits)\n        num_free_hits = 0\n",
         killed_by="test_task_5_free_hits_do_not_count_as_room",
-        breaks=("invariant 2: left counts",
+        breaks=("invariant 2: reference counts, queue order and index have not changed",
                 "KVCacheManager.allocate_slots: with None, nothing has changed"),
     ),
     Mutant(
         name="touches-and-undoes-it",
-        story="Touches first, and frees the hits again if it does not fit: they stand at the end of the queue now.",
+        story=("Touches first and frees the hits again if the request does not fit: they are now at the end of the "
+               "queue."),
         replace="""        num_free_hits = sum(block.ref_cnt == 0 for block in hits)
         if num_new_blocks > self.block_pool.get_num_free_blocks() - num_free_hits:
             return None
@@ -465,7 +469,7 @@ MUTANTS = [
     ),
     Mutant(
         name="takes-none-for-zero",
-        story="`x or default`: a caller that says 0 gets the default, and its mistake goes unnoticed.",
+        story="`x or default`: a caller that passes 0 gets the default, and its mistake is not noticed.",
         replace="len(hits) * self.block_size if num_new_computed_tokens is None else num_new_computed_tokens\n",
         by="num_new_computed_tokens or len(hits) * self.block_size\n",
         killed_by="test_task_5_a_number_of_tokens_that_the_hits_do_not_hold_is_refused",
@@ -477,21 +481,21 @@ MUTANTS = [
         replace="        self.block_pool.touch(hits)\n        fresh",
         by="        fresh",
         killed_by="test_task_5_hits_are_shared_not_copied",
-        breaks=("invariant 1: ref_cnt of a block is the number of tables that name it",
+        breaks=("invariant 1: ref_cnt of a block is the number of tables that contain it",
                 "KVCacheManager.allocate_slots: the hits with one more owner each"),
     ),
     Mutant(
         name="adopts-a-stale-hit",
-        story="Believes the lookup, whatever happened since.",
+        story="Trusts the lookup, although the blocks may have changed since.",
         replace="            if block.block_hash != parent:\n",
         by="            if False:\n",
         killed_by="test_task_5_a_stale_hit_is_refused",
-        breaks=("KVCacheManager._check_hits: Raise RuntimeError unless each of hits still holds the tokens of request",
+        breaks=("KVCacheManager._check_hits: Raise RuntimeError unless each hit still holds the tokens of request",
                 "KVCacheManager._check_hits: a free block may have been given to another request"),
     ),
     Mutant(
         name="checks-the-hits-too-late",
-        story="Looks at the hits once they are adopted: the refused call has taken them.",
+        story="Checks the hits after it has adopted them: the rejected call has changed their owners.",
         replace="""        self._check_hits(request, hits)
 
         table = self""",
@@ -500,11 +504,11 @@ MUTANTS = [
         self.block_pool.free_blocks(reversed(hits))
         table = self""",
         killed_by="test_task_5_a_stale_hit_is_refused",
-        breaks="KVCacheManager._check_hits: before anything changes",
+        breaks="KVCacheManager._check_hits: before it changes anything",
     ),
     Mutant(
         name="checks-the-hits-only-if-there-is-room",
-        story="Looks for room first: the caller of a stale hit hears 'no room' and tries the same hits again.",
+        story="Checks for room first: a caller with a stale hit gets None and tries the same hits again.",
         replace="""        self._check_hits(request, hits)
 
         table = self._tables.get(request.request_id, []) + hits
@@ -525,68 +529,69 @@ MUTANTS = [
         self._check_hits(request, hits)
 """,
         killed_by="test_task_5_a_stale_hit_is_refused",
-        breaks="KVCacheManager.allocate_slots: RuntimeError if a hit does not hold its tokens any more",
+        breaks="KVCacheManager.allocate_slots: RuntimeError if the block_hash of a hit shows that it no longer "
+               "holds the request's tokens",
     ),
     Mutant(
         name="asks-the-index-instead-of-the-hit",
-        story="Refuses a block that holds the right tokens because the index names its twin.",
+        story="Rejects a block with the right tokens because the index returns its twin.",
         replace="            if block.block_hash != parent:\n",
         by="            if self.block_pool.get_cached_block(parent) is not block:\n",
         killed_by="test_task_5_a_twin_is_as_good_a_hit",
-        breaks="KVCacheManager._check_hits: Ask the block, not the index",
+        breaks="KVCacheManager._check_hits: Check the block, not the index",
     ),
     Mutant(
         name="checks-the-number-of-a-hit",
-        story="Compares the numbers of the keys; numbers collide.",
+        story="Compares only the numbers of the keys, which may collide.",
         replace="            if block.block_hash != parent:\n",
         by="            if block.block_hash is None or int(block.block_hash) != int(parent):\n",
         killed_by="test_task_5_every_hit_must_hold_the_tokens_of_its_place",
-        breaks="invariant 4: not by a hash alone",
+        breaks="invariant 4: an equal hash alone does not",
     ),
     Mutant(
         name="checks-the-tokens-of-a-block-alone",
-        story="Compares a block's own tokens; equal tokens after others have another K/V.",
+        story="Compares only the tokens of the block; equal tokens after other tokens have different K/V.",
         replace="            if block.block_hash != parent:\n",
         by="            if block.block_hash is None or block.block_hash.token_ids != parent.token_ids:\n",
         killed_by="test_task_5_every_hit_must_hold_the_tokens_of_its_place",
-        breaks=("KVCacheManager._check_hits: at its place",
-                "invariant 4: proved by tokens and parents"),
+        breaks=("KVCacheManager._check_hits: at its position",
+                "invariant 4: Tokens and parents prove this"),
     ),
     Mutant(
         name="checks-the-last-hit",
-        story="The last key names all that came before; but only the last block is asked for it.",
+        story="Checks only the last hit, whose key includes all its ancestors, but not the other blocks.",
         replace="            if block.block_hash != parent:\n",
         by="            if index == len(hits) - 1 and block.block_hash != parent:\n",
         killed_by="test_task_5_every_hit_must_hold_the_tokens_of_its_place",
-        breaks="KVCacheManager._check_hits: unless each of hits still holds the tokens",
+        breaks="KVCacheManager._check_hits: unless each hit still holds the tokens",
     ),
     Mutant(
         name="checks-the-first-hit",
-        story="If the first block is right, the rest will be.",
+        story="Checks only the first hit.",
         replace="        for index, block in enumerate(hits):\n",
         by="        for index, block in enumerate(hits[:1]):\n",
         killed_by="test_task_5_every_hit_must_hold_the_tokens_of_its_place",
-        breaks="KVCacheManager._check_hits: unless each of hits still holds the tokens",
+        breaks="KVCacheManager._check_hits: unless each hit still holds the tokens",
     ),
     Mutant(
         name="counts-every-call",
-        story="Each step of a request is a query; the hit rate sinks with the length of the answers.",
+        story="Counts each step of a request as a query: the hit rate falls with the length of the answers.",
         replace="        if request.request_id not in self._tables:\n",
         by="        if True:\n",
         killed_by="test_task_6_a_request_that_waits_is_counted_once",
-        breaks="KVCacheManager.allocate_slots: a request that held nothing before is counted",
+        breaks="KVCacheManager.allocate_slots: a request that had no blocks before is counted",
     ),
     Mutant(
         name="counts-blocks-for-tokens",
-        story="Found: two blocks. Asked for: ten tokens. The rate is a fifth of that, not 80 %.",
+        story="Counts found blocks instead of found tokens: two of ten, a rate of 20 %, instead of 80 %.",
         replace="            self._num_hit_tokens += num_hit_tokens\n",
         by="            self._num_hit_tokens += len(hits)\n",
         killed_by="test_task_6_statistics_count_tokens_asked_found_and_blocks_evicted",
-        breaks="KVCacheManager.allocate_slots: the tokens of the hits found",
+        breaks="KVCacheManager.allocate_slots: the tokens of the hits as found tokens",
     ),
     Mutant(
         name="counts-only-who-finds-something",
-        story="A request without hits asked, too; without it the hit rate is too high.",
+        story="Does not count requests without hits, which makes the hit rate too high.",
         replace="        if request.request_id not in self._tables:\n",
         by="        if hits and request.request_id not in self._tables:\n",
         killed_by="test_task_6_statistics_count_tokens_asked_found_and_blocks_evicted",
@@ -594,15 +599,15 @@ MUTANTS = [
     ),
     Mutant(
         name="counts-only-with-caching",
-        story="No cache, no queries: two servers cannot be compared, one with caching and one without.",
+        story="Counts no queries with caching off, so servers with and without caching cannot be compared.",
         replace="        if request.request_id not in self._tables:\n",
         by="        if self.enable_caching and request.request_id not in self._tables:\n",
         killed_by="test_task_6_with_caching_off_requests_count_and_nothing_is_found",
-        breaks="PrefixCacheStats: With caching off requests are counted",
+        breaks="PrefixCacheStats: With caching off, requests are counted",
     ),
     Mutant(
         name="counts-what-did-not-fit",
-        story="Counts before it knows whether there is room: one that waits asks at every step.",
+        story="Counts before it checks for room: a waiting request is counted at every step.",
         replace="""        if num_new_blocks > self.block_pool.get_num_free_blocks() - num_free_hits:
             return None
 
@@ -629,33 +634,34 @@ MUTANTS = [
     ),
     Mutant(
         name="counts-while-nothing-is-computed",
-        story="Takes num_computed_tokens == 0 for 'first slots'; slots that were made and not used yet count twice.",
+        story=("Treats num_computed_tokens == 0 as 'first slots': a request whose slots are not used yet is counted "
+               "twice."),
         replace="        if request.request_id not in self._tables:\n",
         by="        if request.num_computed_tokens == 0:\n",
         killed_by="test_task_6_a_request_counts_with_all_its_tokens_when_it_gets_its_first_slots",
         breaks=("PrefixCacheStats: when it gets its first slots",
-                "KVCacheManager.allocate_slots: a request that held nothing before"),
+                "KVCacheManager.allocate_slots: a request that had no blocks before"),
     ),
     Mutant(
         name="counts-the-tokens-of-one-step",
-        story="Asked for: this chunk and the hits. A prompt in chunks looks as if it were found to a larger part.",
+        story="Counts only this chunk and the hits as requested, so the hit rate of a prompt in chunks is too high.",
         replace="            self._num_query_tokens += request.num_tokens\n",
         by="            self._num_query_tokens += num_hit_tokens + num_new_tokens\n",
         killed_by="test_task_6_a_request_counts_with_all_its_tokens_when_it_gets_its_first_slots",
-        breaks="KVCacheManager.allocate_slots: one query, request.num_tokens tokens asked for",
+        breaks="KVCacheManager.allocate_slots: the current request.num_tokens as requested tokens",
     ),
     Mutant(
         name="counts-the-prompt-alone",
-        story="A request that comes back asks for what it has decoded, too.",
+        story="Counts only the prompt, although a request that comes back also needs its decoded tokens.",
         replace="            self._num_query_tokens += request.num_tokens\n",
         by="            self._num_query_tokens += request.num_prompt_tokens\n",
         killed_by="test_task_6_a_request_counts_with_all_its_tokens_when_it_gets_its_first_slots",
-        breaks=("PrefixCacheStats: with the tokens that it has at that moment",
-                "KVCacheManager.allocate_slots: request.num_tokens tokens asked for (as of now)"),
+        breaks=("PrefixCacheStats: with all tokens that it has at that moment",
+                "KVCacheManager.allocate_slots: the current request.num_tokens as requested tokens"),
     ),
     Mutant(
         name="resets-the-statistics-before-asking",
-        story="A refused reset has already thrown the numbers away.",
+        story="Resets the statistics before it knows that the pool rejects the reset.",
         replace="""        self.block_pool.reset_prefix_cache()
         self._num_queries = self._num_query_tokens = self._num_hit_tokens = 0
 """,
@@ -667,34 +673,34 @@ MUTANTS = [
     ),
     Mutant(
         name="goes-on-counting-evictions",
-        story="The pool counts since it was made, and the reset does not note where it stands.",
+        story="Does not record the pool's counter at a reset, so old evictions are still counted.",
         replace="        self._num_evictions_before = self.block_pool.num_evictions\n",
         by="",
-        killed_by="test_task_6_after_a_reset_all_is_forgotten_and_counted_anew",
+        killed_by="test_task_6_a_reset_forgets_everything_and_restarts_the_counts",
         breaks=("KVCacheManager.stats: since the last reset",
-                "KVCacheManager.reset_prefix_cache: start the statistics again at 0"),
+                "KVCacheManager.reset_prefix_cache: reset the statistics to 0"),
     ),
     Mutant(
         name="resets-the-counter-of-the-pool",
-        story="Sets the pool's counter to 0: whoever draws a graph of it sees it fall.",
+        story="Sets the pool's counter to 0, which makes a graph of evictions wrong.",
         replace="        self._num_evictions_before = self.block_pool.num_evictions\n",
         by="        self.block_pool.num_evictions = self._num_evictions_before = 0\n",
-        killed_by="test_task_6_after_a_reset_all_is_forgotten_and_counted_anew",
-        breaks="KVCacheManager.reset_prefix_cache: the pool's num_evictions goes on",
+        killed_by="test_task_6_a_reset_forgets_everything_and_restarts_the_counts",
+        breaks="KVCacheManager.reset_prefix_cache: The pool's num_evictions is not reset",
     ),
     Mutant(
         name="resets-the-numbers-alone",
-        story="The statistics begin anew, the content stays.",
+        story="Resets the statistics, but keeps the content.",
         replace="        self.block_pool.reset_prefix_cache()\n",
         by="""        if self.block_pool.get_usage() > 0:
             self.block_pool.reset_prefix_cache()
 """,
-        killed_by="test_task_6_after_a_reset_all_is_forgotten_and_counted_anew",
+        killed_by="test_task_6_a_reset_forgets_everything_and_restarts_the_counts",
         breaks="KVCacheManager.reset_prefix_cache: Forget all cached content",
     ),
     Mutant(
         name="resets-whatever-is-in-use",
-        story="Swallows the refusal of the pool.",
+        story="Catches the error of the pool and ignores it.",
         replace="        self.block_pool.reset_prefix_cache()\n",
         by="""        try:
             self.block_pool.reset_prefix_cache()

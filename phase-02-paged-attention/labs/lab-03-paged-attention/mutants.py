@@ -5,11 +5,11 @@ from course.mutants import Mutant
 MUTANTS = [
     Mutant(
         name="slots-run-on-from-the-first-block",
-        story="Looks up the first block only and counts on from there, as if a table's blocks lay side by side.",
+        story="Looks up only the first block and counts on from there, as if the blocks of a table were adjacent.",
         replace="    return block_ids * block_size + positions % block_size\n",
         by="    return block_ids[0] * block_size + first_position % block_size + np.arange(num_tokens)\n",
         killed_by="test_task_1_positions_go_through_the_table",
-        breaks=("invariant 1: Position p lives in block table[p // block_size]",
+        breaks=("invariant 1: Position p is in block table[p // block_size]",
                 "slot_mapping: Position p is in block block_table[p // block_size]"),
     ),
     Mutant(
@@ -23,25 +23,25 @@ MUTANTS = [
     ),
     Mutant(
         name="no-slots-are-floats",
-        story="An empty array of numpy is one of floats, and no index.",
+        story="Returns an empty array of floats, which cannot be used as an index.",
         replace="    positions = np.arange(first_position,",
         by="""    if num_tokens == 0:
         return np.zeros(0)
     positions = np.arange(first_position,""",
         killed_by="test_task_1_slots_are_int64",
-        breaks="slot_mapping: for no tokens it is empty, and still int64",
+        breaks="slot_mapping: without tokens it is empty but still int64",
     ),
     Mutant(
         name="no-slots-of-no-table-are-floats",
-        story="Leaves the type to numpy: of ints it makes an array of ints, of an empty list one of floats.",
+        story="Leaves the type to numpy, which makes an array of ints from ints, but of floats from an empty list.",
         replace="    block_ids = np.asarray(block_table, dtype=np.int64)",
         by="    block_ids = np.array(list(map(int, block_table)))",
         killed_by="test_task_1_slots_are_int64",
-        breaks="slot_mapping: for no tokens it is empty, and still int64",
+        breaks="slot_mapping: without tokens it is empty but still int64",
     ),
     Mutant(
         name="slots-of-32-bits",
-        story="Block ids are small, so int32 will do; slots are not.",
+        story="Uses int32, which is large enough for block ids but not for slots.",
         replace="    return block_ids * block_size + positions % block_size\n",
         by="    return (block_ids * block_size + positions % block_size).astype(np.int32)\n",
         killed_by="test_task_1_slots_are_int64",
@@ -49,7 +49,7 @@ MUTANTS = [
     ),
     Mutant(
         name="a-table-of-32-bits-stays-one",
-        story="Widens the ids of a list, but multiplies those of an int32 array in 32 bits; the sum is int64 again.",
+        story="Converts the ids of a list to int64, but multiplies the ids of an int32 array in 32 bits.",
         replace="np.asarray(block_table, dtype=np.int64)",
         by="np.asarray(block_table, dtype=None if len(block_table) else np.int64)",
         killed_by="test_task_1_slots_are_int64",
@@ -57,12 +57,12 @@ MUTANTS = [
     ),
     Mutant(
         name="fewer-than-no-tokens",
-        story="Takes a negative number of tokens for none, before it checks.",
+        story="Treats a negative number of tokens as 0 before the check.",
         replace="    check_slot_mapping_inputs(block_table, first_position,",
         by="""    num_tokens = max(num_tokens, 0)
     check_slot_mapping_inputs(block_table, first_position,""",
         killed_by="test_task_1_negative_numbers_are_refused",
-        breaks="slot_mapping: ValueError for what check_slot_mapping_inputs refuses",
+        breaks="slot_mapping: ValueError if check_slot_mapping_inputs rejects the arguments",
     ),
     Mutant(
         name="no-tokens-fit-anywhere",
@@ -76,23 +76,23 @@ MUTANTS = [
     ),
     Mutant(
         name="negative-ids-wrap-around",
-        story="Does not call the check: -9 gives a negative slot, and numpy counts that from the end of the pool.",
+        story="Does not call the check: -9 gives a negative slot, which numpy counts from the end of the pool.",
         replace="    check_slot_mapping_inputs(block_table, first_position, num_tokens, block_size)\n",
         by="",
         killed_by="test_task_1_negative_numbers_are_refused",
-        breaks="slot_mapping: ValueError for what check_slot_mapping_inputs refuses",
+        breaks="slot_mapping: ValueError if check_slot_mapping_inputs rejects the arguments",
     ),
     Mutant(
         name="looks-at-the-table-before-the-step",
-        story="Checks all positions from 0 on: refuses a -1 in front of this step's first block.",
+        story="Checks all positions from 0 on, and rejects a -1 before the first block of this step.",
         replace="    check_slot_mapping_inputs(block_table, first_position, num_tokens, block_size)\n",
         by="    check_slot_mapping_inputs(block_table, 0, first_position + num_tokens, block_size)\n",
         killed_by="test_task_1_padding_and_no_tokens",
-        breaks="slot_mapping: the same slots whatever the table has before and after these positions",
+        breaks="slot_mapping: the same slots whatever the table contains before and after these positions",
     ),
     Mutant(
         name="looks-at-the-whole-table",
-        story="Refuses a -1 anywhere in the table: padding, or blocks that were given back.",
+        story="Rejects a -1 anywhere in the table, although it may be padding.",
         replace="    positions = np.arange(first_position,",
         by="""    if len(block_table) and min(block_table) < 0:
         raise ValueError(f"slot_mapping: block id {min(block_table)}")
@@ -102,7 +102,7 @@ MUTANTS = [
     ),
     Mutant(
         name="write-goes-into-a-copy",
-        story="transpose().reshape() of a pool is a copy, so the assignment is lost without a word.",
+        story="transpose().reshape() of a pool is a copy, so the assignment is silently lost.",
         replace="    k_pool[block_ids, :, offsets] = keys\n",
         by="    k_pool.transpose(0, 2, 1, 3).reshape(-1, *k_pool.shape[1::2])[slots] = keys\n",
         killed_by="test_task_2_each_token_lands_in_its_slot",
@@ -110,16 +110,16 @@ MUTANTS = [
     ),
     Mutant(
         name="write-by-the-wrong-layout",
-        story="reshape() without the transpose is a view, but of rows that mix kv heads and offsets.",
+        story="reshape() without the transpose is a view, but its rows mix kv heads and offsets.",
         replace="    v_pool[block_ids, :, offsets] = values\n",
         by="    v_pool.reshape(-1, *v_pool.shape[1::2])[slots] = values\n",
         killed_by="test_task_2_nothing_else_changes",
-        breaks=("invariant 2: A write changes its own slots and no other number in the pools",
-                "write_kv: every other number in the pools is what it was"),
+        breaks=("invariant 2: A write changes its slots and no other number in the pools",
+                "write_kv: every other number in the pools is unchanged"),
     ),
     Mutant(
         name="write-cleans-up",
-        story="Makes numbers of the NaN that lies in the blocks that it writes to.",
+        story="Replaces NaN by numbers in the blocks that it writes to.",
         replace="    k_pool[block_ids, :, offsets] = keys\n",
         by="""    k_pool[block_ids] = np.nan_to_num(k_pool[block_ids])
     k_pool[block_ids, :, offsets] = keys
@@ -129,7 +129,7 @@ MUTANTS = [
     ),
     Mutant(
         name="write-nothing-is-an-error",
-        story="An empty list becomes an array of floats, and numpy takes no floats for an index.",
+        story="An empty list becomes an array of floats, which numpy does not accept as an index.",
         replace="    slots = np.asarray(slots, dtype=np.int64)\n",
         by="    slots = np.asarray(slots)\n",
         killed_by="test_task_2_nothing_else_changes",
@@ -137,26 +137,26 @@ MUTANTS = [
     ),
     Mutant(
         name="write-in-the-order-of-the-slots",
-        story="Sorts the slots to write memory front to back, and leaves the tokens as they are.",
+        story="Sorts the slots to write memory in order, but does not reorder the tokens.",
         replace="""    block_ids, offsets = slots // block_size, slots % block_size
-    # Two index arrays""",
+    # With two index arrays""",
         by="""    slots = np.sort(slots)
     block_ids, offsets = slots // block_size, slots % block_size
-    # Two index arrays""",
+    # With two index arrays""",
         killed_by="test_task_2_each_token_lands_in_its_slot",
         breaks="write_kv: distinct slots in any order",
     ),
     Mutant(
         name="write-unchecked",
-        story="Does not call the check: numpy stretches an array of a wrong shape, or refuses it in its own words.",
+        story="Does not call the check: numpy broadcasts an array of a wrong shape, or raises its own error.",
         replace="    check_write_inputs(k_pool, v_pool, keys, values, slots)\n",
         by="",
         killed_by="test_task_2_wrong_shapes_are_refused_before_the_first_write",
-        breaks="write_kv: ValueError for what check_write_inputs refuses",
+        breaks="write_kv: ValueError if check_write_inputs rejects the arguments",
     ),
     Mutant(
         name="write-lets-numpy-broadcast",
-        story="Stretches the keys over the slots before the check: one token's keys are written to every slot.",
+        story="Broadcasts the keys over the slots before the check: one token's keys are written to every slot.",
         replace="    check_write_inputs(k_pool, v_pool, keys, values, slots)\n",
         by="""    keys = np.broadcast_to(keys, (len(slots), *k_pool.shape[1::2]))
     check_write_inputs(k_pool, v_pool, keys, values, slots)
@@ -166,7 +166,7 @@ MUTANTS = [
     ),
     Mutant(
         name="write-checks-each-slot-as-it-comes",
-        story="One token at a time, checked and written: those before the bad one are in the pools.",
+        story="Checks and writes one token at a time: the tokens before an invalid one are already written.",
         replace="    check_write_inputs(k_pool, v_pool, keys, values, slots)\n",
         by="""    for i, slot in enumerate(slots):
         check_write_inputs(k_pool, v_pool, keys[i:i + 1], values[i:i + 1], [slot])
@@ -178,18 +178,18 @@ MUTANTS = [
     ),
     Mutant(
         name="write-counts-slots-from-the-end",
-        story="Slot -1 is the last one, says numpy: the last token of another request.",
+        story="Accepts slot -1, which in numpy is the last slot and belongs to another request.",
         replace="    check_write_inputs(k_pool, v_pool, keys, values, slots)\n",
         by="""    num_slots = k_pool.shape[0] * k_pool.shape[2]
     slots = [slot + num_slots if slot < 0 else slot for slot in slots]
     check_write_inputs(k_pool, v_pool, keys, values, slots)
 """,
         killed_by="test_task_2_slots_out_of_range_are_refused_before_the_first_write",
-        breaks="write_kv: ValueError for what check_write_inputs refuses",
+        breaks="write_kv: ValueError if check_write_inputs rejects the arguments",
     ),
     Mutant(
         name="write-trusts-the-second-pool",
-        story="Checks the keys and k_pool alone: the values come from the same layer, so their shape will be right.",
+        story="Checks only the keys and k_pool, and assumes that the values have the right shape.",
         replace="    check_write_inputs(k_pool, v_pool, keys, values, slots)\n",
         by="    check_write_inputs(k_pool, k_pool, keys, keys, slots)\n",
         killed_by="test_task_2_wrong_shapes_are_refused_before_the_first_write",
@@ -202,7 +202,7 @@ MUTANTS = [
     block_size = k_pool.shape[2]
     slots = np.asarray(slots, dtype=np.int64)
     block_ids, offsets = slots // block_size, slots % block_size
-    # Two index arrays with a slice between them: numpy puts their common axis, the token, first.
+    # With two index arrays and a slice between them, numpy puts their common axis, the token axis, first.
     k_pool[block_ids, :, offsets] = keys
 """,
         by="""    check_write_inputs(k_pool, k_pool, keys, keys, slots)
@@ -218,7 +218,7 @@ MUTANTS = [
     ),
     Mutant(
         name="write-counts-the-numbers",
-        story="As many numbers as are needed, in whatever shape.",
+        story="Accepts keys of any shape if the number of elements is right.",
         replace="    check_write_inputs(k_pool, v_pool, keys, values, slots)\n",
         by="""    keys = keys.reshape(-1, *k_pool.shape[1::2])
     check_write_inputs(k_pool, v_pool, keys, values, slots)
@@ -237,42 +237,42 @@ MUTANTS = [
     ),
     Mutant(
         name="gather-checks-the-padding",
-        story="Checks the table as long as it is, and refuses an id in an entry that is never read.",
+        story="Checks the whole table, and rejects an id in an entry that is never read.",
         replace="    check_gather_inputs(pool, block_table, num_tokens)\n",
         by="    check_gather_inputs(pool, block_table, len(block_table) * pool.shape[2])\n",
         killed_by="test_task_3_the_rest_of_the_last_block_stays_out",
-        breaks="gather_kv: nothing of the table's padding, which may be -1",
+        breaks="gather_kv: no block of the table's padding, which may be -1",
     ),
     Mutant(
         name="gather-leaves-it-to-numpy",
-        story="Does not call the check: slot_mapping refuses a short table, but a block that the pool does not have is "
-              "an IndexError of numpy.",
+        story="Does not call the check: slot_mapping rejects a short table, but for a block that the pool does not "
+              "have, numpy raises IndexError.",
         replace="    check_gather_inputs(pool, block_table, num_tokens)\n",
         by="",
         killed_by="test_task_3_bad_tables_are_refused",
-        breaks="gather_kv: ValueError for what check_gather_inputs refuses",
+        breaks="gather_kv: ValueError if check_gather_inputs rejects the arguments",
     ),
     Mutant(
         name="gather-takes-a-short-table",
-        story="Takes as many tokens as the table has.",
+        story="Returns fewer tokens if the table is too short.",
         replace="    check_gather_inputs(pool, block_table, num_tokens)\n",
         by="""    num_tokens = min(num_tokens, len(block_table) * pool.shape[2])
     check_gather_inputs(pool, block_table, num_tokens)
 """,
         killed_by="test_task_3_bad_tables_are_refused",
-        breaks="gather_kv: ValueError for what check_gather_inputs refuses",
+        breaks="gather_kv: ValueError if check_gather_inputs rejects the arguments",
     ),
     Mutant(
         name="gather-sorts-the-table",
-        story="Reads the pool from front to back; the table had an order.",
+        story="Reads the blocks in the order of the pool instead of the order of the table.",
         replace="    slots = slot_mapping(block_table, 0, num_tokens, block_size)\n",
         by="    slots = slot_mapping(sorted(block_table), 0, num_tokens, block_size)\n",
         killed_by="test_task_4_places_and_garbage_do_not_show",
-        breaks="invariant 5: which physical blocks hold the context, or in which order",
+        breaks="invariant 5: which physical blocks hold the context, on their order",
     ),
     Mutant(
         name="gather-cleans-up",
-        story="Makes numbers of what is not finite, and so hides that a request has gone wrong.",
+        story="Replaces infinite numbers, and so hides an error in a request.",
         replace="    return pool[slots // block_size, :, slots % block_size]\n",
         by="    return np.nan_to_num(pool[slots // block_size, :, slots % block_size])\n",
         killed_by="test_task_3_the_result_is_an_array_of_its_own",
@@ -280,14 +280,14 @@ MUTANTS = [
     ),
     Mutant(
         name="gather-gives-out-the-pool",
-        story="One block is a slice of the pool: no copy, and whoever scales it scales the cache.",
+        story="Returns a slice of the pool for one block: a caller that changes it changes the cache.",
         replace="    return pool[slots // block_size, :, slots % block_size]\n",
         by="""    if 0 < num_tokens <= block_size:
         return pool[block_table[0], :, :num_tokens].swapaxes(0, 1)
     return pool[slots // block_size, :, slots % block_size]
 """,
         killed_by="test_task_3_the_result_is_an_array_of_its_own",
-        breaks="gather_kv: an array of its own: a write to it does not change the pool",
+        breaks="gather_kv: a new array: a write to it does not change the pool",
     ),
     Mutant(
         name="gather-forgets-that-heads-come-first",
@@ -300,7 +300,7 @@ MUTANTS = [
     ),
     Mutant(
         name="chunk-stands-at-the-start",
-        story="A mask as for a whole prompt: query i sees positions 0 to i, wherever the chunk really stands.",
+        story="Uses the mask of a whole prompt: query i sees positions 0 to i, wherever the chunk is.",
         replace="    sees = np.arange(context_len) <= query_positions[:, None]",
         by="    sees = np.arange(context_len) <= np.arange(num_query_tokens)[:, None]",
         killed_by="test_task_4_a_chunk_is_causal",
@@ -308,7 +308,7 @@ MUTANTS = [
     ),
     Mutant(
         name="a-query-does-not-see-itself",
-        story="Off by one in the mask: < for <=.",
+        story="Off by one in the mask: < instead of <=.",
         replace="    sees = np.arange(context_len) <= query_positions[:, None]",
         by="    sees = np.arange(context_len) < query_positions[:, None]",
         killed_by="test_task_4_decode_equals_dense",
@@ -317,15 +317,15 @@ MUTANTS = [
     ),
     Mutant(
         name="values-are-added-up",
-        story="Forgets to divide by the sum of the weights: right where a query sees one position.",
+        story="Forgets to divide by the sum of the weights: right only if a query sees one position.",
         replace="    weights /= weights.sum(axis=-1, keepdims=True)\n",
         by="",
         killed_by="test_task_4_decode_equals_dense",
-        breaks="paged_attention: the values that it sees, weighted by the softmax of its scores",
+        breaks="paged_attention: the sum of the visible values, weighted by the softmax of the scores",
     ),
     Mutant(
         name="heads-are-interleaved",
-        story="Head h reads kv head h % num_kv_heads. With as many heads as kv heads it is right.",
+        story="Head h reads kv head h % num_kv_heads, which is right only if num_heads equals num_kv_heads.",
         replace="    grouped = queries.reshape(num_query_tokens, num_kv_heads, num_heads // num_kv_heads, head_dim)\n",
         by="    grouped = queries.reshape(num_query_tokens, -1, num_kv_heads, head_dim).swapaxes(1, 2)\n",
         killed_by="test_task_4_heads_are_grouped",
@@ -333,18 +333,18 @@ MUTANTS = [
     ),
     Mutant(
         name="checks-nothing",
-        story="Leaves out check_attention_inputs; numpy complains in its own words, or not at all.",
+        story="Does not call check_attention_inputs; numpy raises its own error, or none.",
         replace="""    check_attention_inputs(queries, k_pool, v_pool, block_table, context_len)
     num_query_tokens, num_heads, head_dim = queries.shape
     num_kv_heads = """,
         by="""    num_query_tokens, num_heads, head_dim = queries.shape
     num_kv_heads = """,
         killed_by="test_task_4_bad_input_is_refused",
-        breaks="paged_attention: ValueError for what check_attention_inputs refuses",
+        breaks="paged_attention: ValueError if check_attention_inputs rejects the arguments",
     ),
     Mutant(
         name="scores-in-float32",
-        story="Half the memory, and seven digits.",
+        story="Computes in float32: half the memory, but only seven digits.",
         replace="grouped, keys) * scale\n",
         by="grouped, keys).astype(np.float32) * np.float32(scale)\n",
         killed_by="test_task_4_decode_equals_dense",
@@ -352,7 +352,7 @@ MUTANTS = [
     ),
     Mutant(
         name="minus-a-billion-for-infinity",
-        story="A large negative number for the mask; a real score may be lower.",
+        story="Uses a large negative number for the mask, but a real score may be lower.",
         replace="    scores = np.where(sees, scores, -np.inf)\n",
         by="    scores = np.where(sees, scores, -1e9)\n",
         killed_by="test_task_4_huge_scores_do_not_overflow",
@@ -360,23 +360,23 @@ MUTANTS = [
     ),
     Mutant(
         name="one-maximum-for-all",
-        story="Takes off the largest score of the whole step; a query whose scores are far below gets zeros.",
+        story="Subtracts the largest score of all queries; a query with far lower scores divides 0 by 0.",
         replace="scores.max(axis=-1, keepdims=True))",
         by="scores.max())",
         killed_by="test_task_4_huge_scores_do_not_overflow",
-        breaks="paged_attention: however far apart those of two queries or two heads are",
+        breaks="paged_attention: even if the scores of two queries or two heads are far apart",
     ),
     Mutant(
         name="one-maximum-for-all-heads",
-        story="Takes off a query's largest score over all heads; a head whose scores are far below divides 0 by 0.",
+        story="Subtracts a query's largest score over all heads; a head with far lower scores divides 0 by 0.",
         replace="scores.max(axis=-1, keepdims=True))",
         by="scores.max(axis=(0, 1, 3), keepdims=True))",
         killed_by="test_task_4_huge_scores_do_not_overflow",
-        breaks="paged_attention: however far apart those of two queries or two heads are",
+        breaks="paged_attention: even if the scores of two queries or two heads are far apart",
     ),
     Mutant(
         name="exp-of-the-raw-scores",
-        story="Equal on small numbers, infinite from 710 on.",
+        story="Does not subtract the largest score: right for small scores, infinite from 710 on.",
         replace="np.exp(scores - scores.max(axis=-1, keepdims=True))",
         by="np.exp(scores)",
         killed_by="test_task_4_huge_scores_do_not_overflow",
@@ -384,7 +384,7 @@ MUTANTS = [
     ),
     Mutant(
         name="scales-the-callers-queries",
-        story="Multiplies the queries in place: the caller finds them scaled, and the next layer scales them again.",
+        story="Multiplies the queries in place, which changes the caller's array.",
         replace="    grouped = queries.reshape",
         by="""    queries *= scale
     scale = 1.0
@@ -394,7 +394,7 @@ MUTANTS = [
     ),
     Mutant(
         name="zero-is-no-scale",
-        story="`scale or default`: a scale of 0.0 is taken for none.",
+        story="`scale or default` treats a scale of 0.0 as None.",
         replace="""    if scale is None:
         scale = 1.0 / head_dim**0.5
     keys""",
@@ -405,11 +405,11 @@ MUTANTS = [
     ),
     Mutant(
         name="masks-the-garbage-instead-of-leaving-it-out",
-        story="Reads the whole last block and gives what is beyond the context weight 0; 0 * NaN is NaN.",
+        story="Reads the whole last block and gives slots after the context weight 0; 0 * NaN is NaN.",
         replace="        num_valid = min(block_size, context_len - first_position)\n",
         by="        num_valid = block_size\n",
         killed_by="test_task_5_places_and_garbage_do_not_show",
-        breaks=("invariant 3: What is outside a request's context does not count",
+        breaks=("invariant 3: Numbers outside a request's context do not affect its result",
                 "module: No result may depend on either"),
     ),
     Mutant(
@@ -419,11 +419,11 @@ MUTANTS = [
         by="        accumulator = accumulator + block_weights @ block_values\n",
         killed_by="test_task_5_the_sums_follow_the_maximum",
         breaks=("paged_attention_online: what paged_attention returns",
-                "paged_attention_online: the same sum with the values in it"),
+                "paged_attention_online: the sum of exp(score - largest) * value so far"),
     ),
     Mutant(
         name="maximum-of-the-block-only",
-        story="Takes the block's own maximum as the new one: it can fall again, and then exp(old - new) overflows.",
+        story="Uses the maximum of the block as the new maximum: if it falls, exp(old - new) overflows.",
         replace="        new_max = np.maximum(running_max, block_scores.max(axis=-1))\n",
         by="        new_max = block_scores.max(axis=-1)\n",
         killed_by="test_task_5_huge_scores_do_not_overflow",
@@ -431,7 +431,7 @@ MUTANTS = [
     ),
     Mutant(
         name="no-maximum-at-all",
-        story="exp of the raw scores: equal on small numbers, infinite from 710 on.",
+        story="Uses exp of the raw scores: right for small scores, infinite from 710 on.",
         replace="        new_max = np.maximum(running_max, block_scores.max(axis=-1))\n",
         by="        new_max = np.zeros_like(running_max)\n",
         killed_by="test_task_5_huge_scores_do_not_overflow",
@@ -439,7 +439,7 @@ MUTANTS = [
     ),
     Mutant(
         name="the-largest-so-far-is-zero",
-        story="Begins with 0 as the largest score; where all are far below it, nothing is left.",
+        story="Starts with 0 as the largest score; if all scores are far below 0, all weights are 0.",
         replace="    running_max = np.full(head_major.shape[:3], -np.inf)",
         by="    running_max = np.zeros(head_major.shape[:3])",
         killed_by="test_task_5_huge_scores_do_not_overflow",
@@ -447,15 +447,16 @@ MUTANTS = [
     ),
     Mutant(
         name="one-running-maximum-per-group",
-        story="Carries one maximum for all heads of a kv head; a head whose scores are far below divides 0 by 0.",
+        story="Keeps one maximum for all heads of a kv head; a head with far lower scores divides 0 by 0.",
         replace="        new_max = np.maximum(running_max, block_scores.max(axis=-1))\n",
         by="        new_max = np.maximum(running_max, block_scores.max(axis=(1, 3), keepdims=True)[..., 0])\n",
         killed_by="test_task_5_huge_scores_do_not_overflow",
-        breaks="paged_attention_online: however far apart those of two queries or two heads are",
+        breaks="paged_attention_online: even if the scores of two queries or two heads are far apart",
     ),
     Mutant(
         name="online-scales-the-callers-queries",
-        story="Multiplies the queries in place, once instead of once per block, and the caller finds them scaled.",
+        story=("Multiplies the queries in place, to do it once instead of once per block, and changes the caller's "
+               "array."),
         replace="    head_major = queries.reshape",
         by="""    queries *= scale
     scale = 1.0
@@ -465,16 +466,16 @@ MUTANTS = [
     ),
     Mutant(
         name="online-in-name-only",
-        story="Indexes the pool with the table, as gather_kv does, and then walks over that copy block by block.",
+        story="Reads all blocks up to the current block at once, although it needs only the current block.",
         replace="        block_keys = k_pool[block_table[index]][:, None, :num_valid]",
         by="        block_keys = k_pool[list(block_table[:index + 1])][index, :, None, :num_valid]",
         killed_by="test_task_5_reads_one_block_at_a_time",
-        breaks=("paged_attention_online: Nothing is gathered",
+        breaks=("paged_attention_online: without gathering",
                 "paged_attention_online: each pool was read only as pool[block_id], or a part of that"),
     ),
     Mutant(
         name="the-maximum-first",
-        story="Two passes: one for the largest score of all, one for the sums. Right, and every key is read twice.",
+        story="Makes two passes, one for the largest score and one for the sums: right, but it reads every key twice.",
         replace="    accumulator = np.zeros(head_major.shape)\n",
         by="""    accumulator = np.zeros(head_major.shape)
     for index, first_position in enumerate(range(0, context_len, block_size)):
@@ -488,7 +489,7 @@ MUTANTS = [
     ),
     Mutant(
         name="reads-the-padding",
-        story="Walks over the whole table, and gives what is past the context no weight.",
+        story="Also reads the last block of the table, which may be padding.",
         replace="        num_valid = min(block_size, context_len - first_position)\n",
         by="""        num_valid = min(block_size, context_len - first_position)
         k_pool[block_table[-1]]
@@ -498,7 +499,7 @@ MUTANTS = [
     ),
     Mutant(
         name="reads-before-it-checks",
-        story="Touches the first block to see its shape, and checks the arguments then.",
+        story="Reads the first block to get its shape before it checks the arguments.",
         replace="""    check_attention_inputs(queries, k_pool, v_pool, block_table, context_len)
     num_query_tokens, num_heads, head_dim = queries.shape
     _, num_kv_heads,""",
@@ -507,7 +508,8 @@ MUTANTS = [
     num_query_tokens, num_heads, head_dim = queries.shape
     _, num_kv_heads,""",
         killed_by="test_task_5_nothing_is_read_before_the_check",
-        breaks="paged_attention_online: ValueError for what check_attention_inputs refuses, before a block is read",
+        breaks="paged_attention_online: ValueError if check_attention_inputs rejects the arguments, before a block "
+               "is read",
     ),
     Mutant(
         name="online-keeps-every-block",
@@ -517,11 +519,11 @@ MUTANTS = [
            "        kept = [] if index == 0 else kept  # noqa: F821\n"
            "        kept.append((block_keys.copy(), block_scores))\n",
         killed_by="test_task_5_memory_does_not_grow_with_the_context",
-        breaks="paged_attention_online: neither K/V nor scores nor a mask of the whole context were kept",
+        breaks="paged_attention_online: no K/V, scores or mask of the whole context were kept",
     ),
     Mutant(
         name="online-masks-the-whole-context",
-        story="Computes what each query sees of the whole context, before the loop over the blocks.",
+        story="Computes a mask of the whole context before the loop over the blocks.",
         replace="""    running_max = np.full(head_major.shape[:3], -np.inf)""",
         by="""    all_visible = np.arange(context_len) <= query_positions[:, None]
     running_max = np.full(head_major.shape[:3], -np.inf)""",
@@ -530,7 +532,7 @@ MUTANTS = [
     ),
     Mutant(
         name="rows-counted-by-context",
-        story="Steps through the queries by context_lens: right as long as every request prefills its whole prompt.",
+        story="Advances through the queries by context_lens: right only if every request prefills its whole prompt.",
         replace="        start += query_len\n",
         by="        start += context_len\n",
         killed_by="test_task_6_prefill_and_decode_in_one_batch",
@@ -538,7 +540,7 @@ MUTANTS = [
     ),
     Mutant(
         name="everyone-decodes",
-        story="Takes one query row per request, and the chunk loses all but its first.",
+        story="Takes one query row per request, so a chunk loses all its rows but the first.",
         replace="        rows = queries[start:start + query_len]\n",
         by="        rows = queries[start:start + 1]\n",
         killed_by="test_task_6_prefill_and_decode_in_one_batch",
@@ -546,7 +548,7 @@ MUTANTS = [
     ),
     Mutant(
         name="a-batch-in-the-callers-rows",
-        story="Saves an array: each request's result is written over its queries.",
+        story="Writes each request's result over its queries to save an array.",
         replace="        outputs.append(paged_attention_online(rows, k_pool, v_pool, block_table, context_len))\n",
         by="""        rows[:] = paged_attention_online(rows, k_pool, v_pool, block_table, context_len)
         outputs.append(rows)
@@ -566,15 +568,15 @@ MUTANTS = [
     ),
     Mutant(
         name="a-batch-in-the-type-of-its-queries",
-        story="Cuts the result to the numbers of the queries: float32 in, float32 out.",
+        story="Returns the result in the type of the queries: float32 in, float32 out.",
         replace="    return np.concatenate(outputs) if outputs",
         by="    return np.concatenate(outputs).astype(queries.dtype) if outputs",
         killed_by="test_task_6_prefill_and_decode_in_one_batch",
-        breaks="ragged_paged_attention: a float64 array of the shape of queries, even if these are float32",
+        breaks="ragged_paged_attention: a float64 array with the shape of queries, even if queries is float32",
     ),
     Mutant(
         name="a-padded-table-is-a-mistake",
-        story="A request owns a block once, so a table that names one twice must be wrong; the second may be padding.",
+        story="Rejects a table that contains a block twice, although the second entry may be padding.",
         replace="    outputs = []\n",
         by="""    for block_table in block_tables:
         if len(set(block_table)) < len(block_table):
@@ -586,15 +588,15 @@ MUTANTS = [
     ),
     Mutant(
         name="an-empty-batch-has-no-shape",
-        story="No requests, no rows, and no heads either.",
+        story="Returns an array without a head axis if there are no requests.",
         replace="else np.zeros(queries.shape)\n",
         by="else np.zeros(0)\n",
         killed_by="test_task_6_an_empty_batch",
-        breaks="ragged_paged_attention: for no requests it has no rows",
+        breaks="ragged_paged_attention: without requests it has no rows",
     ),
     Mutant(
         name="no-tables-no-questions",
-        story="Returns an empty result before it has looked at anything else; the rows and lengths are dropped.",
+        story="Without tables, returns an empty result before all checks, whatever the rows and lengths are.",
         replace="    # TASK 6: ragged_paged_attention\n",
         by="""    # TASK 6: ragged_paged_attention
     if not block_tables:
@@ -617,7 +619,7 @@ MUTANTS = [
     ),
     Mutant(
         name="query-lens-are-not-added-up",
-        story="Trusts query_lens; rows that belong to no request are dropped without a word.",
+        story="Trusts query_lens; rows that belong to no request are silently dropped.",
         replace="    if sum(query_lens) != queries.shape[0]:\n",
         by="    if sum(query_lens) > queries.shape[0]:\n",
         killed_by="test_task_6_lengths_that_disagree_are_refused",
@@ -625,26 +627,27 @@ MUTANTS = [
     ),
     Mutant(
         name="says-only-the-sum",
-        story="The message has what the query_lens add up to, and not how many rows there are.",
+        story="The message contains the sum of the query_lens, but not the number of rows.",
         replace="                         f\"but there are {queries.shape[0]} query tokens\")\n",
         by="                         \"which is not the number of query tokens\")\n",
         killed_by="test_task_6_lengths_that_disagree_are_refused",
-        breaks="ragged_paged_attention: the message has both numbers",
+        breaks="ragged_paged_attention: the message contains both numbers",
     ),
     Mutant(
         name="a-decode-takes-what-there-is",
-        story="Cuts a context to what its table holds, where a token is decoded.",
+        story="Shortens the context of a decode step to the slots of its table.",
         replace="        rows = queries[start:start + query_len]\n",
         by="""        rows = queries[start:start + query_len]
         if query_len == 1:
             context_len = min(context_len, len(block_table) * k_pool.shape[2])
 """,
         killed_by="test_task_6_lengths_that_disagree_are_refused",
-        breaks="ragged_paged_attention: ValueError for what check_attention_inputs refuses, for one of the requests",
+        breaks="ragged_paged_attention: ValueError if check_attention_inputs rejects the arguments of one of the "
+               "requests",
     ),
     Mutant(
         name="nobody-may-ask-nothing",
-        story="Skips a request without queries; a scheduler that plans one has a bug.",
+        story="Skips a request without queries, which hides a bug in the scheduler.",
         replace="    for request_index, query_len in enumerate(query_lens):\n",
         by="""    asking = [r for r, query_len in enumerate(query_lens) if query_len != 0]
     block_tables, context_lens = [block_tables[r] for r in asking], [context_lens[r] for r in asking]
@@ -656,15 +659,15 @@ MUTANTS = [
     ),
     Mutant(
         name="says-only-that-it-is-too-small",
-        story="The message has no query_len in it.",
+        story="The message does not contain the query_len.",
         replace="query_lens[{request_index}] is {query_len}, must be at least 1",
         by="query_lens must be positive",
         killed_by="test_task_6_lengths_that_disagree_are_refused",
-        breaks="ragged_paged_attention: the message has that number",
+        breaks="ragged_paged_attention: the message contains that number",
     ),
     Mutant(
         name="zip-drops-the-rest",
-        story="More context_lens than requests: zip stops at the shortest.",
+        story="Accepts more context_lens than requests, because zip stops at the shortest list.",
         replace="    if not len(block_tables) == len(query_lens) == len(context_lens):\n",
         by="    if len(block_tables) != len(query_lens):\n",
         killed_by="test_task_6_lengths_that_disagree_are_refused",

@@ -1,4 +1,4 @@
-"""Attention over K/V that lies scattered over blocks, found through a block table.
+"""Attention over K/V in scattered blocks, located through a block table.
 
     position     0  1  2  3 | 4  5  6  7 | 8  9            context_len 10, block_size 4
     block table  [    7     ,     2      ,   5 ]
@@ -8,9 +8,9 @@
     keys, values     [num_tokens, num_kv_heads, head_dim]               what one step computed
     queries          [num_query_tokens, num_heads, head_dim]            the last positions of a context
 
-Slots outside a request's context hold garbage, NaN included, left by requests that are gone. Entries of a table after
-the context are padding, such as -1. No result may depend on either. A pool may be a view of a larger array. Arithmetic
-is numpy's default, float64.
+Slots outside a request's context hold garbage from earlier requests, which may be NaN. Entries of a table after the
+context are padding, such as -1. No result may depend on either. A pool may be a view of a larger array. Arithmetic is
+numpy's default, float64.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 def check_slot_mapping_inputs(block_table: Sequence[int], first_position: int, num_tokens: int,
                               block_size: int) -> None:
-    """Given. Raise ValueError if these cannot be the arguments of ``slot_mapping``. Padding is not looked at."""
+    """Raise ValueError if the arguments of ``slot_mapping`` are invalid. Padding is not checked. Given."""
     if block_size < 1:
         raise ValueError(f"slots: block_size is {block_size}, must be at least 1")
     if first_position < 0 or num_tokens < 0:
@@ -39,7 +39,7 @@ def check_slot_mapping_inputs(block_table: Sequence[int], first_position: int, n
 
 
 def slot_mapping(block_table: Sequence[int], first_position: int, num_tokens: int, block_size: int) -> np.ndarray:
-    """The slots of positions ``first_position … first_position + num_tokens - 1``.
+    """Return the slots of positions ``first_position … first_position + num_tokens - 1``.
 
     Position ``p`` is in block ``block_table[p // block_size]`` at offset ``p % block_size``. Its slot is
     ``block_id * block_size + offset``.
@@ -47,10 +47,10 @@ def slot_mapping(block_table: Sequence[int], first_position: int, num_tokens: in
     Before:
     - ``block_table`` is a list of ints, or an array of int32: vLLM keeps its tables in such arrays
     Returns:
-    - the slots in the order of the positions, an int64 array [num_tokens]; for no tokens it is empty, and still int64
-    - the same slots whatever the table has before and after these positions: those entries are padding, such as -1
+    - the slots in the order of the positions, an int64 array [num_tokens]; without tokens it is empty but still int64
+    - the same slots whatever the table contains before and after these positions: those entries are padding, such as -1
     Raises:
-    - ValueError for what ``check_slot_mapping_inputs`` refuses, even if there are no tokens
+    - ValueError if ``check_slot_mapping_inputs`` rejects the arguments, even if there are no tokens
 
     Example::
 
@@ -67,7 +67,7 @@ def slot_mapping(block_table: Sequence[int], first_position: int, num_tokens: in
 
 def check_write_inputs(k_pool: np.ndarray, v_pool: np.ndarray, keys: np.ndarray, values: np.ndarray,
                        slots: Sequence[int] | np.ndarray) -> None:
-    """Given. Raise ValueError if these cannot be the arguments of ``write_kv``: a wrong shape, a slot out of range."""
+    """Raise ValueError if the arguments of ``write_kv`` are invalid: a wrong shape, a slot out of range. Given."""
     num_blocks, num_kv_heads, block_size, head_dim = k_pool.shape
     if v_pool.shape != k_pool.shape:
         raise ValueError(f"write_kv: v_pool has shape {v_pool.shape}, expected that of k_pool, {k_pool.shape}")
@@ -91,9 +91,9 @@ def write_kv(k_pool: np.ndarray, v_pool: np.ndarray, keys: np.ndarray, values: n
     - ``slots`` is a list or an array of distinct slots in any order; it may be empty
     After:
     - those slots hold the new vectors, in the pools themselves
-    - every other number in the pools is what it was
+    - every other number in the pools is unchanged
     Raises:
-    - ValueError for what ``check_write_inputs`` refuses; nothing is written then
+    - ValueError if ``check_write_inputs`` rejects the arguments; nothing is written then
 
     Example::
 
@@ -107,14 +107,14 @@ def write_kv(k_pool: np.ndarray, v_pool: np.ndarray, keys: np.ndarray, values: n
     block_size = k_pool.shape[2]
     slots = np.asarray(slots, dtype=np.int64)
     block_ids, offsets = slots // block_size, slots % block_size
-    # Two index arrays with a slice between them: numpy puts their common axis, the token, first.
+    # With two index arrays and a slice between them, numpy puts their common axis, the token axis, first.
     k_pool[block_ids, :, offsets] = keys
     v_pool[block_ids, :, offsets] = values
     # END TASK
 
 
 def check_gather_inputs(pool: np.ndarray, block_table: Sequence[int], num_tokens: int) -> None:
-    """Given. Raise ValueError if these cannot be the arguments of ``gather_kv``. Padding is not looked at."""
+    """Raise ValueError if the arguments of ``gather_kv`` are invalid. Padding is not checked. Given."""
     num_blocks, _, block_size, _ = pool.shape
     check_slot_mapping_inputs(block_table, 0, num_tokens, block_size)
     for block_id in block_table[:-(-num_tokens // block_size)]:
@@ -127,10 +127,10 @@ def gather_kv(pool: np.ndarray, block_table: Sequence[int], num_tokens: int) -> 
 
     Returns:
     - the vectors of these positions in order, [num_tokens, num_kv_heads, head_dim], each number as it is in the pool
-    - nothing else: not the rest of the last block, and nothing of the table's padding, which may be -1
-    - an array of its own: a write to it does not change the pool
+    - nothing else: not the rest of the last block, and no block of the table's padding, which may be -1
+    - a new array: a write to it does not change the pool
     Raises:
-    - ValueError for what ``check_gather_inputs`` refuses
+    - ValueError if ``check_gather_inputs`` rejects the arguments
 
     Example::
 
@@ -148,9 +148,9 @@ def gather_kv(pool: np.ndarray, block_table: Sequence[int], num_tokens: int) -> 
 
 def check_attention_inputs(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.ndarray, block_table: Sequence[int],
                            context_len: int) -> None:
-    """Given. Raise ValueError if these cannot be the arguments of an attention: shapes, lengths, block ids.
+    """Raise ValueError if the arguments of an attention function are invalid: shapes, lengths, block ids. Given.
 
-    It does not read the pools.
+    The check does not read the contents of the pools.
     """
     num_query_tokens, num_heads, head_dim = queries.shape
     num_blocks, num_kv_heads, block_size, pool_head_dim = k_pool.shape
@@ -172,22 +172,22 @@ def check_attention_inputs(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.n
 
 def paged_attention(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.ndarray, block_table: Sequence[int],
                     context_len: int, scale: float | None = None) -> np.ndarray:
-    """Causal attention of one request, with K/V gathered first. A prefill chunk and a decode step are the same call.
+    """Compute causal attention for one request: gather its K/V first. Prefill and decode use the same call.
 
-        context   0 ……………………………… context_len - 1      all of it written to the pools already
-        queries                  [ the last num_query_tokens positions of it ]
+        context   0 ……………………………… context_len - 1      already written to the pools
+        queries                  [ its last num_query_tokens positions ]
 
     After:
     - nothing is written to the arguments
     Returns:
-    - [num_query_tokens, num_heads, head_dim]: for each query and head the values that it sees, weighted by the softmax
-      of its scores
+    - [num_query_tokens, num_heads, head_dim]: per query and head, the sum of the visible values, weighted by the
+      softmax of the scores
     - query ``i`` is at position ``context_len - num_query_tokens + i`` and sees that position and all before it
     - head ``h`` reads kv head ``h // group``, where ``group = num_heads // num_kv_heads``
     - scores are multiplied by ``scale``; only None means the default, ``1 / sqrt(head_dim)``
-    - the right numbers for finite scores of any size, however far apart those of two queries or two heads are
+    - the right numbers for finite scores of any size, even if the scores of two queries or two heads are far apart
     Raises:
-    - ValueError for what ``check_attention_inputs`` refuses
+    - ValueError if ``check_attention_inputs`` rejects the arguments
 
     Example::
 
@@ -218,21 +218,21 @@ def paged_attention(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.ndarray,
 
 def paged_attention_online(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.ndarray, block_table: Sequence[int],
                            context_len: int, scale: float | None = None) -> np.ndarray:
-    """The same result as ``paged_attention``, one block at a time with a running softmax. Nothing is gathered.
+    """Compute the result of ``paged_attention`` one block at a time, with a running softmax and without gathering.
 
-    From block to block three things are carried per query and head: the largest score so far, the sum of
-    ``exp(score - largest)`` so far, and the same sum with the values in it.
+    From block to block, keep three values per query and head: the largest score so far, the sum of
+    ``exp(score - largest)`` so far, and the sum of ``exp(score - largest) * value`` so far.
 
     After:
     - nothing is written to the arguments
     - each pool was read only as ``pool[block_id]``, or a part of that, for blocks that hold the context
     - each of these blocks was read once, for all queries together: there is no second pass
-    - neither K/V nor scores nor a mask of the whole context were kept: memory does not grow with ``context_len``
+    - no K/V, scores or mask of the whole context were kept: memory does not grow with ``context_len``
     Returns:
     - what ``paged_attention`` returns
-    - the right numbers for finite scores of any size, however far apart those of two queries or two heads are
+    - the right numbers for finite scores of any size, even if the scores of two queries or two heads are far apart
     Raises:
-    - ValueError for what ``check_attention_inputs`` refuses, before a block is read
+    - ValueError if ``check_attention_inputs`` rejects the arguments, before a block is read
 
     Example::
 
@@ -261,7 +261,7 @@ def paged_attention_online(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.n
         block_scores = head_major @ block_keys.swapaxes(-1, -2) * scale
         visible = np.arange(first_position, first_position + num_valid) <= query_positions[:, None]
         block_scores = np.where(visible, block_scores, -np.inf)
-        # Finite from the first block on: every query sees position 0. So the subtractions below are never inf - inf.
+        # Every query sees position 0, so new_max is always finite, and the subtractions below are never inf - inf.
         new_max = np.maximum(running_max, block_scores.max(axis=-1))
         shrink = np.exp(running_max - new_max)
         block_weights = np.exp(block_scores - new_max[..., None])
@@ -275,24 +275,24 @@ def paged_attention_online(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.n
 def ragged_paged_attention(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.ndarray,
                            block_tables: Sequence[Sequence[int]], query_lens: Sequence[int],
                            context_lens: Sequence[int]) -> np.ndarray:
-    """Attention of a whole step: requests of different lengths, flattened one after the other, without padding.
+    """Compute attention for a whole step: requests of different lengths, one after the other, without padding.
 
         queries     [ A A A A A | B | C C ]        query_lens   [5, 1, 2]     A prefills a chunk, B decodes a token
         positions     3 4 5 6 7   9   0 1          context_lens [8, 10, 2]    B's query is the last of its 10 tokens
 
-    Request ``r`` owns the next ``query_lens[r]`` rows of ``queries``, has ``context_lens[r]`` tokens in the pools and
-    finds them through ``block_tables[r]``. Two tables may name the same block, and tables may be padded.
+    Request ``r`` owns the next ``query_lens[r]`` rows of ``queries``. It has ``context_lens[r]`` tokens in the pools,
+    and ``block_tables[r]`` is its block table. Two tables may contain the same block, and tables may be padded.
 
     After:
     - nothing is written to the arguments
     Returns:
-    - for each row what ``paged_attention`` returns for its request, with the default scale
-    - a float64 array of the shape of ``queries``, even if these are float32; for no requests it has no rows
+    - per row, what ``paged_attention`` returns for its request, with the default scale
+    - a float64 array with the shape of ``queries``, even if ``queries`` is float32; without requests it has no rows
     Raises:
     - ValueError if the numbers of tables, query_lens and context_lens differ, even if there are no rows
-    - ValueError if a query_len is below 1; the message has that number
-    - ValueError if the query_lens do not add up to the rows of ``queries``; the message has both numbers
-    - ValueError for what ``check_attention_inputs`` refuses, for one of the requests
+    - ValueError if a query_len is below 1; the message contains that number
+    - ValueError if the query_lens do not add up to the rows of ``queries``; the message contains both numbers
+    - ValueError if ``check_attention_inputs`` rejects the arguments of one of the requests
 
     Example::
 

@@ -1,6 +1,6 @@
-"""Graded tests of lab 2.3. The pools are filled and read by loops written here, so no task's test needs an earlier one.
+"""Graded tests of lab 2.3. The tests fill and read the pools with their own loops, so no test needs an earlier task.
 
-Every slot that a test did not write holds NaN: one wrong read anywhere, and the result is NaN.
+Every slot that a test did not write holds NaN: after one wrong read, the result is NaN.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ATOL = 1e-9
 
 
 def dense_attention(queries, keys, values, scale=None):
-    """Plain causal attention over contiguous K/V, one query and one head at a time: slow, and easy to believe."""
+    """Compute causal attention over contiguous K/V, one query and one head at a time: slow, but easy to verify."""
     num_queries, num_heads, head_dim = queries.shape
     context_len, num_kv_heads, _ = keys.shape
     scale = head_dim ** -0.5 if scale is None else scale
@@ -38,7 +38,7 @@ def dense_attention(queries, keys, values, scale=None):
 
 @dataclass
 class Context:
-    """One request: its K/V side by side, and where the same K/V lies in the pools."""
+    """One request: its K/V in contiguous arrays, and the block table of the same K/V in the pools."""
 
     keys: np.ndarray
     values: np.ndarray
@@ -72,7 +72,7 @@ def make_context(rng, k_pool, v_pool, length, table):
 
 
 def make_request(rng, length, block_size, num_kv_heads=2, head_dim=4, num_spare=3):
-    """Pools of NaN with one request in them, its blocks in random places. Block 0 is never used."""
+    """Return pools of NaN that contain one request, in random blocks. Block 0 is never used."""
     num_needed = -(-length // block_size)
     num_blocks = 1 + num_needed + num_spare
     k_pool, v_pool = empty_pools(num_blocks, num_kv_heads, block_size, head_dim)
@@ -81,7 +81,7 @@ def make_request(rng, length, block_size, num_kv_heads=2, head_dim=4, num_spare=
 
 
 def frozen(*arrays):
-    """Copies that refuse to be written to."""
+    """Return read-only copies of the arrays."""
     copies = [array.copy() for array in arrays]
     for copy in copies:
         copy.setflags(write=False)
@@ -89,25 +89,25 @@ def frozen(*arrays):
 
 
 def on_frozen(call, function, queries, k_pool, v_pool, *rest, **keywords):
-    """``function`` of arrays that refuse to be written to."""
+    """Call ``function`` with read-only arrays."""
     try:
         return function(*frozen(queries, k_pool, v_pool), *rest, **keywords)
     except ValueError as error:
         if "read-only" not in str(error):
             raise
-        raise AssertionError(f"{call} wrote to one of its arguments ({error}), expected that it only reads "
+        raise AssertionError(f"{call} wrote to one of its arguments ({error}), but it may only read "
                              "them") from error
 
 
 def check_finite(got, name):
-    """The same words in every test: whatever the call was, NaN has one of these causes."""
+    """Check that the result has no NaN. The message is the same in every test, and lists the possible causes."""
     assert not np.isnan(got).any(), \
-        f"{name} gave NaN, expected numbers: all K/V of the context is finite, so a slot outside the context was " \
-        "read (0 * NaN is NaN, too), or inf - inf, inf / inf or 0 / 0 was computed"
+        f"{name} gave NaN, expected numbers. All K/V of the context is finite, so either a slot outside the context " \
+        "was read (0 * NaN is also NaN), or inf - inf, inf / inf or 0 / 0 was computed"
 
 
 def check_close(got, expected, call, rule):
-    """``call`` begins with the name of the function."""
+    """Compare the result with dense attention. ``call`` must start with the name of the function."""
     got = np.asarray(got)
     assert got.shape == expected.shape, f"{call} has shape {got.shape}, expected {expected.shape}: {rule}"
     check_finite(got, call.split()[0])
@@ -117,7 +117,7 @@ def check_close(got, expected, call, rule):
 
 
 def rounded(got, expected):
-    """Both with 4 digits, as plain numbers; with all digits if they differ only after these."""
+    """Return both as plain numbers with 4 digits, or with all digits if the first 4 are equal."""
     pair = [np.round(array, 4).tolist() for array in (got, expected)]
     return pair if str(pair[0]) != str(pair[1]) else [np.asarray(array).tolist() for array in (got, expected)]
 
@@ -131,21 +131,21 @@ def check_same_pools(call, rule, *pairs):
 
 
 def check_refused(function, args, call, *named):
-    """``function(*args)`` must raise ValueError, and the message must hold every string in ``named``."""
+    """Check that ``function(*args)`` raises ValueError, and that the message contains every string in ``named``."""
     try:
         got = function(*args)
     except ValueError as error:
         for value in named:
             assert value in str(error), f"{call} raised ValueError({str(error)!r}), expected {value} in the message: " \
-                                        "an error names the value and the bound"
+                                        "an error message must contain the value and the limit"
         return
     except NotImplementedError:
         raise
     except Exception as error:
         raise AssertionError(f"{call} raised {type(error).__name__}({str(error)!r}), expected a ValueError: "
-                             "bad arguments are found by a check, not by an accident later on") from error
+                             "check the arguments before you use them") from error
     what = f"an array of shape {got.shape}" if isinstance(got, np.ndarray) else repr(got)
-    raise AssertionError(f"{call} returned {what}, expected a ValueError: bad arguments are refused, not worked with")
+    raise AssertionError(f"{call} returned {what}, expected a ValueError: reject invalid arguments")
 
 
 # ---- Task 1: slot_mapping
@@ -165,7 +165,7 @@ def test_task_1_start_inside_a_block(lab):
         got = np.asarray(lab.slot_mapping([7, 2, 5], first, num, 4)).tolist()
         assert got == expected, f"slot_mapping([7, 2, 5], first_position={first}, num_tokens={num}, block_size=4) is " \
                                 f"{got}, expected {expected}: positions count from the start of the sequence, " \
-                                "so a step may begin in the middle of a block"
+                                "so a step may start in the middle of a block"
 
 
 @pytest.mark.points(1)
@@ -185,9 +185,9 @@ def test_task_1_slots_are_int64(lab):
     for table, num, block_size in [([7, 2], 6, 4), ([2 ** 27], 2, 32), (np.array([5, 2 ** 27], np.int32), 34, 32),
                                    ([3], 0, 4), ([], 0, 4)]:
         told = f"array({table.tolist()}, dtype=int32)" if isinstance(table, np.ndarray) else table
-        rule = "a pool may have more slots than 32 bits can count" if num else "slots are an index, and floats are none"
+        rule = "a pool may have more than 2**31 slots" if num else "slots are used as an index, so they must be ints"
         got = must_answer(f"slot_mapping({told}, 0, {num}, {block_size})", lab.slot_mapping, table, 0, num, block_size,
-                          rule="a table may be empty where there are no tokens" if not len(table) else rule)
+                          rule="a table may be empty if there are no tokens" if not len(table) else rule)
         kind = f"an array of {got.dtype}" if isinstance(got, np.ndarray) else f"a {type(got).__name__}"
         expected = [int(table[p // block_size]) * block_size + p % block_size for p in range(num)]
         assert kind == "an array of int64" and got.tolist() == expected, \
@@ -198,14 +198,14 @@ def test_task_1_slots_are_int64(lab):
 @pytest.mark.points(1)
 def test_task_1_padding_and_no_tokens(lab):
     got = np.asarray(must_answer("slot_mapping([3, 1, 0, -1], 2, 5, 4)", lab.slot_mapping, [3, 1, 0, -1], 2, 5, 4,
-                                 rule="entries past the last position are padding")).tolist()
+                                 rule="entries after the last position are padding")).tolist()
     assert got == [14, 15, 4, 5, 6], f"slot_mapping([3, 1, 0, -1], 2, 5, 4) is {got}, expected [14, 15, 4, 5, 6]: " \
-                                     "entries past the last position are padding and are not looked at"
+                                     "entries after the last position are padding and must be ignored"
     got = lab.slot_mapping([3, 1], 8, 0, 4)
-    assert len(got) == 0, f"slot_mapping([3, 1], 8, 0, 4) is {got}, expected an empty array: no tokens, no slots"
+    assert len(got) == 0, f"slot_mapping([3, 1], 8, 0, 4) is {got}, expected an empty array: no token, no slot"
     got = np.asarray(must_answer("slot_mapping([-1, 2, 5], 4, 3, 4)", lab.slot_mapping, [-1, 2, 5], 4, 3, 4,
-                                 rule="positions 4 to 6 are in block 2, and what the table says before them is not "
-                                      "looked at")).tolist()
+                                 rule="positions 4 to 6 are in block 2, and earlier entries of the table are "
+                                      "ignored")).tolist()
     assert got == [8, 9, 10], f"slot_mapping([-1, 2, 5], 4, 3, 4) is {got}, expected [8, 9, 10]"
 
 
@@ -241,7 +241,7 @@ def test_task_2_each_token_lands_in_its_slot(lab):
         keys, values = rng.normal(size=(2, 4, 3, 2))
         slots = [13, 6, 0, 19]
         got = lab.write_kv(k_pool, v_pool, keys, values, np.array(slots))
-        assert got is None, f"write_kv(...) returned {got!r}, expected None: it writes in place"
+        assert got is None, f"write_kv(...) returned {got!r}, expected None: write_kv writes in place"
         for name, pool, vectors in (("k_pool", k_pool, keys), ("v_pool", v_pool, values)):
             for token, slot in enumerate(slots):
                 here = pool[slot // 4, :, slot % 4]
@@ -256,12 +256,12 @@ def test_task_2_nothing_else_changes(lab):
     rng = np.random.default_rng(3)
     for block_size, slots in [(1, [5, 2]), (5, [24, 11, 10, 3]), (32, [64, 95]), (4, [])]:
         k_pool, v_pool = rng.normal(size=(2, 7, 2, block_size, 3))
-        k_pool[..., 1] = v_pool[..., 2] = np.nan  # garbage is not yours to clean up
+        k_pool[..., 1] = v_pool[..., 2] = np.nan  # write_kv must not remove NaN from other slots
         keys, values = rng.normal(size=(2, len(slots), 2, 3))
         before = {"k_pool": k_pool.copy(), "v_pool": v_pool.copy()}
         call = f"write_kv(slots={slots}) with block_size {block_size}"
         must_answer(call, lab.write_kv, k_pool, v_pool, keys, values, slots,
-                    rule="7 blocks have these slots, and the shapes fit" if slots else "with no slots nothing happens")
+                    rule="the slots and the shapes are valid" if slots else "without slots nothing happens")
         for name, pool, vectors in (("k_pool", k_pool, keys), ("v_pool", v_pool, values)):
             others = pool.copy()
             for token, slot in enumerate(slots):
@@ -272,7 +272,7 @@ def test_task_2_nothing_else_changes(lab):
                     f"after {call} slot {slot}, {name}[{block_id}, :, {offset}], is {found}, expected {wanted}: " \
                     f"token {token} belongs in slot {slot}"
                 others[block_id, :, offset] = before[name][block_id, :, offset]
-            check_same_pools(call, "none of its slots is there; the others belong to other requests",
+            check_same_pools(call, "only the given slots may change; the others belong to other requests",
                              (name, others, before[name]))
 
 
@@ -284,13 +284,15 @@ def test_task_2_wrong_shapes_are_refused_before_the_first_write(lab):
     cases = [("one key for three slots", good[:1], good, [1, 9, 6], pool_shape, "(1, 2, 4)", "(3, 2, 4)"),
              ("one value for three slots", good, good[:1], [1, 9, 6], pool_shape, "(1, 2, 4)", "(3, 2, 4)"),
              ("keys of one kv head", good[:, :1], good, [1, 9, 6], pool_shape, "(3, 1, 4)", "(3, 2, 4)"),
-             ("keys of 4 kv heads of 2", good.reshape(3, 4, 2), good, [1, 9, 6], pool_shape, "(3, 4, 2)", "(3, 2, 4)"),
+             ("keys of 4 kv heads, head_dim 2", good.reshape(3, 4, 2), good, [1, 9, 6], pool_shape, "(3, 4, 2)",
+              "(3, 2, 4)"),
              ("values of head_dim 1", good, good[..., :1], [1, 9, 6], pool_shape, "(3, 2, 1)", "(3, 2, 4)"),
              ("three keys for two slots", good, good, [1, 9], pool_shape, "(3, 2, 4)", "(2, 2, 4)"),
              ("three keys for no slots", good, good, [], pool_shape, "(3, 2, 4)", "(0, 2, 4)"),
-             ("no axis of tokens", good[0], good[0], [1, 9], pool_shape, "(2, 4)", "(2, 2, 4)"),
+             ("no token axis", good[0], good[0], [1, 9], pool_shape, "(2, 4)", "(2, 2, 4)"),
              ("a v_pool of 6 blocks", good, good, [1, 9, 6], (6, 2, 4, 4), "(6, 2, 4, 4)", "(5, 2, 4, 4)"),
-             ("a v_pool of 10 blocks of 2", good, good, [1, 9, 6], (10, 2, 2, 4), "(10, 2, 2, 4)", "(5, 2, 4, 4)")]
+             ("a v_pool of 10 blocks of 2 slots", good, good, [1, 9, 6], (10, 2, 2, 4), "(10, 2, 2, 4)",
+              "(5, 2, 4, 4)")]
     for what, keys, values, slots, v_shape, *named in cases:
         k_pool, v_pool = rng.normal(size=pool_shape), rng.normal(size=v_shape)
         k_before, v_before = k_pool.copy(), v_pool.copy()
@@ -337,7 +339,7 @@ def test_task_3_the_rest_of_the_last_block_stays_out(lab):
     for num_tokens in (1, 4, 5, 8, 9, 12, 0):
         call = f"gather_kv(pool, {context.table + [99, -1]}, {num_tokens}) with block_size 4"
         got = must_answer(call, lab.gather_kv, k_pool, context.table + [99, -1], num_tokens,
-                          rule="entries past the last position are padding")
+                          rule="entries after the last position are padding")
         assert len(got) == num_tokens, f"{call} has {len(got)} rows, expected {num_tokens}: the rest of the last " \
                                        "block is garbage"
         assert np.array_equal(got, context.keys[:num_tokens]), \
@@ -354,11 +356,11 @@ def test_task_3_the_result_is_an_array_of_its_own(lab):
         call = f"gather_kv(pool, {context.table}, {num_tokens}) with block_size 4"
         before = k_pool.copy()
         got = lab.gather_kv(k_pool, context.table, num_tokens)
-        assert got[2, 1, 0] == np.inf, f"{call} has {got[2, 1, 0]} at [2, 1, 0], expected inf: what is in a slot " \
-                                       "comes back as it is"
+        assert got[2, 1, 0] == np.inf, f"{call} has {got[2, 1, 0]} at [2, 1, 0], expected inf: the numbers of a " \
+                                       "slot must not change"
         got[:] = 0.0
-        check_same_pools(f"{call}, and zeros written to its result,", "a result that is a view lets its reader "
-                         "overwrite the cache", ("pool", k_pool, before))
+        check_same_pools(f"the test called {call} and wrote zeros into the returned array,", "return a copy, not "
+                         "a view: a caller must not overwrite the cache", ("pool", k_pool, before))
 
 
 @pytest.mark.points(1)
@@ -369,8 +371,8 @@ def test_task_3_two_tables_may_share_blocks(lab):
     second = make_context(rng, k_pool, v_pool, 3, [4])
     got = lab.gather_kv(v_pool, [5, 2, 4], 11)
     assert np.array_equal(got, np.concatenate([first.values, second.values])), \
-        "gather_kv(v_pool, [5, 2, 4], 11) is not blocks 5 and 2 followed by 3 tokens of block 4: a table is the only " \
-        "thing that says whose a block is, and any table may name it"
+        "gather_kv(v_pool, [5, 2, 4], 11) is not blocks 5 and 2 followed by 3 tokens of block 4: only the table " \
+        "decides which blocks are read, and any table may contain any block"
 
 
 @pytest.mark.points(1)
@@ -382,24 +384,24 @@ def test_task_3_bad_tables_are_refused(lab):
     check_refused(lab.gather_kv, (k_pool, [1, -2], 8), "gather_kv with table [1, -2]", "-2")
 
 
-# ---- Tasks 4 and 5: one request. The same checks, for the gathering and for the running softmax
+# ---- Tasks 4 and 5: one request. The same checks for both functions
 
 
-#: (queries, tokens), what that is, and what to look at if it is the first that fails.
+#: Number of queries, number of tokens, a description, and a hint for the first case that fails.
 PLAIN_CALLS = [
     (1, 4, "one query over one full block of 4 tokens",
-     "it sees all 4 tokens, head h reads kv head h, the scores are divided by sqrt(head_dim), and a softmax weighs the "
-     "values"),
+     "it sees all 4 tokens, head h reads kv head h, the scores are divided by sqrt(head_dim), and their softmax gives "
+     "the weights of the values"),
     (1, 12, "one query over three full blocks of 4 tokens",
-     "over one block it is right; look at how one block follows another"),
+     "the result over one block is right; check how you go from one block to the next"),
     (4, 12, "4 queries over three full blocks of 4 tokens",
-     "for one query it is right; query i stands at position context_len - num_query_tokens + i and sees nothing after "
-     "it"),
+     "the result for one query is right; query i is at position context_len - num_query_tokens + i and sees nothing "
+     "after it"),
 ]
 
 
 def check_plain(attention, name, calls):
-    """No garbage in a block, no groups, no padding."""
+    """Check the simplest calls: no garbage in a block, no groups, no padding."""
     rng = np.random.default_rng(24)
     for num_queries, length, what, rule in calls:
         k_pool, v_pool, context = make_request(rng, length, block_size=4)
@@ -410,7 +412,7 @@ def check_plain(attention, name, calls):
 
 
 def plainest_first(check):
-    """``check``; but where a plain call fails as well, that is told, in the same words by all: it is the cause."""
+    """Wrap ``check``: if it fails and a simple call also fails, report the simple call, which shows the cause."""
     @functools.wraps(check)
     def checked(attention, name):
         try:
@@ -443,7 +445,7 @@ def check_chunks(attention, name):
         call = f"{name} of {num_queries} queries over a context of {length}, block_size 4,"
         got = on_frozen(call, attention, queries, k_pool, v_pool, context.table, length)
         check_close(got, dense_attention(queries, context.keys, context.values), call,
-                    "query i stands at position context_len - num_query_tokens + i and sees nothing after it")
+                    "query i is at position context_len - num_query_tokens + i and sees nothing after it")
 
 
 @plainest_first
@@ -467,12 +469,12 @@ def check_block_sizes(attention, name):
         call = f"{name} of one query over a context of {length} with block_size {block_size}"
         got = on_frozen(call, attention, queries, k_pool, v_pool, context.table, length)
         check_close(got, dense_attention(queries, context.keys, context.values), call,
-                    "the block size is how K/V is stored; it must not show in the result")
+                    "the result must not depend on the block size")
 
 
 @plainest_first
 def check_places(attention, name):
-    """The same sequence in other blocks, with other garbage around it, and with padding behind the table."""
+    """Check the same sequence in other blocks, with other garbage around it, and with padding after the table."""
     rng = np.random.default_rng(14)
     k_pool, v_pool, context = make_request(rng, length=14, block_size=4, num_spare=4)
     queries = rng.normal(size=(6, 4, 4))
@@ -488,8 +490,8 @@ def check_places(attention, name):
             call = f"{name} of 6 queries with table {table + padding}, context_len 14, block_size 4, {garbage} in " \
                    "all other slots,"
             got = on_frozen(call, attention, queries, moved_k, moved_v, table + padding, 14)
-            check_close(got, expected, call, "only the table says where K/V lies, and only the slots of "
-                        "the context count; a weight of 0 does not make NaN harmless")
+            check_close(got, expected, call, "only the table decides which blocks are read, and only the slots "
+                        "of the context count; 0 * NaN is NaN, so a weight of 0 is not enough")
 
 
 @plainest_first
@@ -501,7 +503,7 @@ def check_scale(attention, name):
         call = f"{name} of one query over a context of 9 with scale={scale}"
         got = on_frozen(call, attention, queries, k_pool, v_pool, context.table, 9, scale=scale)
         check_close(got, dense_attention(queries, context.keys, context.values, scale), call,
-                    "only None means 1 / sqrt(head_dim); scale 0.0 makes a plain mean of the values")
+                    "only None means 1 / sqrt(head_dim); with scale 0.0 the result is the mean of the values")
 
 
 def check_bad_input(attention, name):
@@ -527,7 +529,7 @@ def check_huge_scores(attention, name):
         context.keys[:] = 0.0
         context.keys[..., 0] = size * ramp[:, None] + rng.normal(size=(18, 2))
         put(k_pool, context.table, context.keys)
-        # Where the scores of one query, head or kv head are high, those of its neighbours are low.
+        # If the scores of one query, head or kv head are high, the scores of its neighbours are low.
         signs = np.outer([1, -1, 1, -1], [1, -1, -1, 1])
         queries = np.ones((4, 4, 4)) * signs[..., None]
         call = f"{name} of 4 queries with 4 heads over 18 tokens of 2 kv heads with {order} scores between " \
@@ -535,8 +537,8 @@ def check_huge_scores(attention, name):
         with np.errstate(all="ignore"):
             got = on_frozen(call, attention, queries, k_pool, v_pool, context.table, 18, scale=1.0)
         check_close(got, dense_attention(queries, context.keys, context.values, 1.0), call,
-                    "exp(710) is infinite and exp(-750) is 0, so the largest score that this query and head sees is "
-                    "taken off before exp; and what it does not see has a score below every number, -inf")
+                    "exp(710) is infinite and exp(-750) is 0, so subtract the largest visible score of this query and "
+                    "head before exp; and use -inf as the score of a position that is not visible")
 
 
 @pytest.mark.points(3)
@@ -581,7 +583,7 @@ def test_task_4_bad_input_is_refused(lab):
 
 @pytest.mark.points(3)
 def test_task_5_the_sums_follow_the_maximum(lab):
-    """Worked by hand in hint 1, and on the phase's page."""
+    """Check the example of hint 1, which the phase's README computes by hand."""
     k_pool, v_pool = empty_pools(num_blocks=4, num_kv_heads=1, block_size=2, head_dim=1)
     scores = [0.0, 1.0, 3.0, 2.0, 1.0]
     table = [2, 3, 1]
@@ -596,8 +598,8 @@ def test_task_5_the_sums_follow_the_maximum(lab):
         check_plain(lab.paged_attention_online, "paged_attention_online", PLAIN_CALLS[:1])
     assert abs(got - expected) < ATOL, \
         f"paged_attention_online over blocks with scores [0, 1], [3, 2], [1] and values [1, 2], [4, 8], [16] is " \
-        f"{got:.6f}, expected {expected:.6f}: when the largest score goes from 1 to 3, the sum and the accumulator " \
-        "of the first block are both multiplied by exp(1 - 3), and they stay as they are when it does not grow"
+        f"{got:.6f}, expected {expected:.6f}: when the largest score grows from 1 to 3, multiply the sum and the " \
+        "accumulator by exp(1 - 3); when the largest score does not grow, do not change them"
 
 
 @pytest.mark.points(2)
@@ -635,11 +637,11 @@ def test_task_5_bad_input_is_refused(lab):
     check_bad_input(lab.paged_attention_online, "paged_attention_online")
 
 
-# ---- Task 5: what only the running softmax can do
+# ---- Task 5: properties of the running softmax only
 
 
 class OneBlockPool:
-    """A pool that gives out one block at a time, each number once, notes which, and refuses to become an array."""
+    """A pool that can be read only one block at a time, each number once. It records the blocks that were read."""
 
     def __init__(self, pool, name):
         self.wrapped, self.label = pool, name
@@ -654,7 +656,7 @@ class OneBlockPool:
         except IndexError:
             raise AssertionError(f"{self.label}[{key!r}] was read: there is no such block") from None
         assert len(block_ids) == 1, f"{self.label}[{key!r}] was read, {len(block_ids)} blocks at once, expected one: " \
-                                    "the running softmax holds one block at a time and never gathers"
+                                    "the running softmax reads one block at a time and never gathers"
         assert not np.any(self.was_read[key]), \
             f"{self.label}[{key!r}] was read a second time, expected once: each block is read once, for all queries " \
             "together, and there is no second pass over the blocks"
@@ -686,10 +688,10 @@ def check_reads(attention, name):
             read = list(dict.fromkeys(spy.block_ids_read))
             assert sorted(read) == sorted(context.table), \
                 f"{name} over {length} tokens read blocks {read} of {pool_name}, expected {context.table}: the " \
-                "blocks of the context, and none beyond"
+                "blocks of the context, and no other block"
         check_close(got, dense_attention(queries, context.keys, context.values),
                     f"{name} of {num_queries} {'query' if num_queries == 1 else 'queries'} with 4 heads over {length} "
-                    "tokens of 2 kv heads", "the same result as paged_attention")
+                    "tokens of 2 kv heads", "the result must be the same as that of paged_attention")
 
 
 @pytest.mark.points(3)
@@ -706,34 +708,34 @@ def test_task_5_nothing_is_read_before_the_check(lab):
     call = f"paged_attention_online with table {table} and a pool of 4 blocks"
     check_refused(lab.paged_attention_online, (rng.normal(size=(1, 2, 4)), k_spy, v_spy, table, 8), call, "7")
     read = k_spy.block_ids_read + v_spy.block_ids_read
-    assert read == [], f"{call} was refused, but it had read the blocks {read}, expected none: check first"
+    assert read == [], f"{call} raised ValueError, but had already read blocks {read}, expected none: check first"
 
 
 @pytest.mark.points(2)
-@pytest.mark.inside("memory is counted where it is used")
+@pytest.mark.inside("memory can be measured only in the process that uses it")
 def test_task_5_memory_does_not_grow_with_the_context(lab):
     rng = np.random.default_rng(21)
     num_blocks, block_size = 128, 128
     k_pool, v_pool = rng.normal(size=(2, num_blocks, 1, block_size, 8))
     queries = rng.normal(size=(1, 8, 8))
     table = [int(b) for b in rng.permutation(num_blocks)]
-    # What numpy sets up once is not counted.
+    # The first call is not measured, because numpy allocates some memory only once.
     got = lab.paged_attention_online(queries, k_pool, v_pool, table, 2 * block_size)
     keys, values = (np.concatenate([pool[block_id, 0] for block_id in table[:2]])[:, None] for pool in (k_pool, v_pool))
     check_close(got, dense_attention(queries, keys, values), "paged_attention_online over 2 blocks of 128",
-                "what is lean must be right")
+                "the result must be right before its memory is measured")
     short_len, long_len = 2 * block_size, num_blocks * block_size
     short, peak = (peak_bytes(lab.paged_attention_online, queries, k_pool, v_pool, table, context_len)
                    for context_len in (short_len, long_len))
     limit = k_pool.nbytes // 4
     assert peak < limit, f"paged_attention_online over {num_blocks} blocks had {peak:,} bytes in use at its peak, " \
-                         f"expected fewer than {limit:,}: the keys alone are {k_pool.nbytes:,} bytes, and neither " \
-                         "K/V nor the scores of the whole context are to be kept"
+                         f"expected fewer than {limit:,}: the keys alone are {k_pool.nbytes:,} bytes, so do not " \
+                         "keep K/V or scores of the whole context"
     limit = 2 * (long_len - short_len)
     assert peak - short < limit, \
         f"paged_attention_online had {short:,} bytes in use at its peak over {short_len} tokens and {peak:,} over " \
-        f"{long_len:,}, {peak - short:,} more, expected fewer than {limit:,} more, 2 bytes per further token: memory " \
-        "does not grow with context_len, so a mask is made for one block, not for the whole context"
+        f"{long_len:,} tokens. That is {peak - short:,} more, expected fewer than {limit:,} (2 bytes per token): " \
+        "memory must not grow with context_len, so make a mask for one block, not for the whole context"
 
 
 @pytest.mark.points(3)
@@ -745,7 +747,7 @@ def test_task_5_huge_scores_do_not_overflow(lab):
 
 
 def make_batch(rng, block_size=4, num_heads=4):
-    """Four requests: a chunk, a decode that shares the chunk's first two blocks, a whole prompt, another decode."""
+    """Return four requests: a chunk, a decode that shares its first two blocks, a whole prompt, another decode."""
     k_pool, v_pool = empty_pools(num_blocks=24, num_kv_heads=2, block_size=block_size, head_dim=4)
     free_ids = [int(b) for b in rng.permutation(np.arange(1, 24))]
 
@@ -780,12 +782,12 @@ def test_task_6_prefill_and_decode_in_one_batch(lab):
         check_close(got, dense_batch(contexts, query_lens, queries),
                     f"ragged_paged_attention with query_lens {query_lens}, context_lens "
                     f"{[c.length for c in contexts]} and block_size {block_size}",
-                    "request r owns the next query_lens[r] rows, and its own table and context_len go with them")
+                    "request r owns the next query_lens[r] rows; use its table and its context_len for these rows")
     queries = queries.astype(np.float32)
     got = ragged(lab, queries, k_pool, v_pool, contexts, query_lens)
     check_close(got, dense_batch(contexts, query_lens, queries),
                 f"ragged_paged_attention of float32 queries with query_lens {query_lens}",
-                "arithmetic and result are float64, whatever the queries are")
+                "compute in float64 and return float64, whatever the type of the queries is")
 
 
 @pytest.mark.points(2)
@@ -798,12 +800,12 @@ def test_task_6_the_order_of_requests_does_not_show(lab):
                      [query_lens[r] for r in order])
         expected = np.concatenate([dense_attention(rows[r], contexts[r].keys, contexts[r].values) for r in order])
         check_close(got, expected, f"ragged_paged_attention of requests {order} of the batch",
-                    "a request's result does not depend on who else is in the batch, or where")
+                    "a request's result must not depend on the other requests in the batch, or on their order")
 
 
 @pytest.mark.points(2)
 def test_task_6_sharing_is_by_table_only(lab):
-    """Two samples of one prompt: all full blocks shared, one private block each."""
+    """Check two samples of one prompt, which share all full blocks and have one private block each."""
     rng = np.random.default_rng(32)
     k_pool, v_pool = empty_pools(num_blocks=8, num_kv_heads=2, block_size=4, head_dim=4)
     prompt = make_context(rng, k_pool, v_pool, 8, [6, 3])
@@ -816,16 +818,16 @@ def test_task_6_sharing_is_by_table_only(lab):
         call = f"ragged_paged_attention with tables {tables[0]} and {tables[1]}"
         got = must_answer(call, lab.ragged_paged_attention, queries, k_pool, v_pool, tables, [1, 1],
                           [c.length for c in contexts],
-                          rule="two tables may name the same block, and entries after the context are padding")
+                          rule="two tables may contain the same block, and entries after the context are padding")
         check_close(got, dense_batch(contexts, [1, 1], queries), call,
-                    "blocks 6 and 3 exist once and serve both requests; each sees its own tail only")
+                    "both requests share blocks 6 and 3, and each request sees only its own last block")
 
 
 @pytest.mark.points(1)
 def test_task_6_an_empty_batch(lab):
     k_pool, v_pool = empty_pools(num_blocks=3, num_kv_heads=2, block_size=4, head_dim=4)
     got = lab.ragged_paged_attention(np.zeros((0, 4, 4)), k_pool, v_pool, [], [], [])
-    assert np.shape(got) == (0, 4, 4), f"ragged_paged_attention of no requests has shape {np.shape(got)}, expected " \
+    assert np.shape(got) == (0, 4, 4), f"ragged_paged_attention without requests has shape {np.shape(got)}, expected " \
                                        "(0, 4, 4): the result has the shape of queries"
 
 

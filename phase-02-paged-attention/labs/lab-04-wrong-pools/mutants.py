@@ -1,4 +1,4 @@
-"""Wrong tests: suites that people really write, and the graded test that finds each of them out."""
+"""Wrong tests: suites that people really write, and the graded test that rejects each of them."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ SOLUTION = Path(__file__).with_name("solution.py").read_text(encoding="utf-8")
 
 
 def body(task):
-    """What the solution has for a task, all of it."""
+    """Return the whole body that the solution has for a task."""
     found = re.search(rf"    # TASK {task}: \w+\n(.*?)    # END TASK\n", SOLUTION, re.S)
     assert found is not None
     return found[1]
@@ -19,7 +19,7 @@ MUTANTS = [
     # ---- tests that can never fail
     Mutant(
         name="empty",
-        story="A name and no body.",
+        story="Has a name but no body.",
         replace=body(1),
         by="    pass\n",
         killed_by="test_task_5_each_of_your_tests_catches_something",
@@ -27,7 +27,7 @@ MUTANTS = [
     ),
     Mutant(
         name="calls-and-asserts-nothing",
-        story="Runs through the calls and looks at nothing: if nothing raises, all is well.",
+        story="Makes the calls and checks nothing, except that no call raises.",
         replace=body(1),
         by="    pool = pools.BlockPool(6)\n    pool.free_blocks(pool.get_new_blocks(3))\n",
         killed_by="test_task_1_lowest_number_first_is_caught",
@@ -35,15 +35,15 @@ MUTANTS = [
     ),
     Mutant(
         name="assert-true",
-        story="To be filled in later.",
+        story="A placeholder that was never completed.",
         replace=body(3),
         by="    assert True\n",
         killed_by="test_task_5_each_of_your_tests_catches_something",
-        breaks="invariant 2: each of yours catches at least one wrong pool",
+        breaks="invariant 2: each of your tests catches at least one wrong pool",
     ),
     Mutant(
         name="an-assert-in-brackets",
-        story="assert (condition, message) is an assert of a pair, and a pair is always true.",
+        story="assert (condition, message) asserts a tuple, which is always true.",
         replace=body(3),
         by='    assert (pools.BlockPool(4).get_num_free_blocks() == 7, "a pool of 4 has 3 free blocks")\n',
         killed_by="test_task_3_the_first_to_leave_is_caught",
@@ -51,7 +51,7 @@ MUTANTS = [
     ),
     Mutant(
         name="skips-itself",
-        story="Skipped until somebody has time; a skipped test has not passed.",
+        story="Skips itself; a skipped test has not passed.",
         replace="    a, b, c = pool.get_new_blocks(3)\n    before = state(pool)\n",
         by='    a, b, c = pool.get_new_blocks(3)\n    pytest.skip("later")\n    before = state(pool)\n',
         killed_by="test_task_5_your_tests_pass_on_right_pools",
@@ -60,7 +60,7 @@ MUTANTS = [
     # ---- tests that fail on a right pool
     Mutant(
         name="counts-from-block-0",
-        story="Expects the null block among those given out.",
+        story="Expects that the null block is given out.",
         replace='assert ids(blocks) == [1, 2, 3], f"get_new',
         by='assert ids(blocks) == [0, 1, 2], f"get_new',
         killed_by="test_task_5_your_tests_pass_on_right_pools",
@@ -68,7 +68,7 @@ MUTANTS = [
     ),
     Mutant(
         name="always-fails",
-        story="Catches every wrong pool, and every right one.",
+        story="Fails on every wrong pool, but also on every right pool.",
         replace=body(5),
         by='    raise AssertionError("not good enough")\n',
         killed_by="test_task_5_freeing_half_of_it_is_caught",
@@ -76,97 +76,98 @@ MUTANTS = [
     ),
     Mutant(
         name="peeks-at-the-index",
-        story="Looks into _cached, which the pool of lab 2.1 happens to have.",
+        story="Reads _cached, which the pool of lab 2.1 happens to have.",
         replace="    before = state(pool)\n    assert pool.get_cached_block(111) is a,",
         by="    before = state(pool)\n    assert 111 in pool._cached\n    assert pool.get_cached_block(111) is a,",
         killed_by="test_task_5_your_tests_pass_on_right_pools",
-        breaks="invariant 1: uses only what is promised",
+        breaks="invariant 1: relies only on promised behaviour",
     ),
     Mutant(
         name="peeks-at-the-links",
-        story="Asks whether the links of the touched block are None. A pool need not have links.",
+        story="Checks that the links of the touched block are None, but a pool need not have links.",
         replace='    assert middle.ref_cnt == 1, f"touch(block 2), which was free: its ref_cnt is {middle.ref_cnt}"\n',
         by="    assert middle.prev_free is None and middle.next_free is None\n",
         killed_by="test_task_3_the_first_to_leave_is_caught",
-        breaks="invariant 1: uses only what is promised",
+        breaks="invariant 1: relies only on promised behaviour",
     ),
     Mutant(
         name="knows-which-twin",
-        story="Expects the older of two twins. Either may serve a hit.",
+        story="Expects the older of two twins, but either may serve a hit.",
         replace='assert pool.get_cached_block(111) in twins, "',
         by='assert pool.get_cached_block(111) is twins[0], "',
         killed_by="test_task_4_the_lost_twin_is_caught",
-        breaks=("test_finding_and_forgetting: either may be found", "invariant 1: uses only what is promised"),
+        breaks=("test_finding_and_forgetting: a lookup may return either", ("invariant 1: relies only on promised "
+                                                                            "behaviour")),
     ),
     Mutant(
         name="knows-the-message",
-        story="Compares the text of the error with that of the reference.",
+        story="Compares the text of the error with the reference's text.",
         replace="    with pytest.raises(ValueError):\n        pool.get_new_blocks(3)\n",
         by='    with pytest.raises(ValueError, match="only 2 blocks are free"):\n        pool.get_new_blocks(3)\n',
         killed_by="test_task_5_your_tests_pass_on_right_pools",
-        breaks="invariant 1: uses only what is promised",
+        breaks="invariant 1: relies only on promised behaviour",
     ),
     Mutant(
         name="knows-a-word-of-the-message",
-        story="Asks for one word of the error only. It is the reference's word all the same.",
+        story="Requires only one word of the error message, but that word is not promised.",
         replace="    with pytest.raises(RuntimeError):\n        pool.free_blocks([b, b])\n",
         by='    with pytest.raises(RuntimeError, match="owners"):\n        pool.free_blocks([b, b])\n',
         killed_by="test_task_2_a_double_free_in_one_call_is_caught",
-        breaks="invariant 1: uses only what is promised",
+        breaks="invariant 1: relies only on promised behaviour",
     ),
     Mutant(
         name="counts-with-the-queue",
-        story="Reads num_free_blocks of the queue, which is not in the list of what a test may use.",
+        story="Reads num_free_blocks of the queue, which a test may not use.",
         replace="    pool.free_blocks(blocks[1:2])\n",
         by="    assert pool.free_block_queue.num_free_blocks == 2\n    pool.free_blocks(blocks[1:2])\n",
         killed_by="test_task_5_your_tests_pass_on_right_pools",
-        breaks="invariant 1: uses only what is promised",
+        breaks="invariant 1: relies only on promised behaviour",
     ),
-    # ---- tests that look at something else
+    # ---- tests that check something else
     Mutant(
         name="looks-at-the-class",
-        story="Names, bases and methods of the class are the same for right pools and wrong ones.",
+        story="Checks the name, bases and methods of the class, which are the same for right and wrong pools.",
         replace=body(4),
         by='''    assert pools.BlockPool.__name__ == pools.BlockPool.__qualname__ == "BlockPool"
     assert pools.BlockPool.__bases__ == (object,) and pools.BlockPool.__module__ == "pools"
 ''',
         killed_by="test_task_4_forgetting_too_early_is_caught",
-        breaks="invariant 4: not at what it is called",
+        breaks="invariant 4: not its name or its code",
     ),
     Mutant(
         name="looks-at-the-source",
-        story="Fails where the code of a method is not the code it saw first.",
+        story="Counts the source lines of a method, which are the same for right and wrong pools.",
         replace=body(2),
         by='''    import inspect
     assert inspect.getsource(pools.BlockPool.free_blocks).count("\\n") == 2
 ''',
         killed_by="test_task_2_a_double_free_is_caught",
-        breaks="invariant 4: not at what it is called",
+        breaks="invariant 4: not its name or its code",
     ),
     Mutant(
         name="looks-at-the-class-inside",
-        story="Asks a block for its pool, and that for the name of its class. All have one name, there too.",
+        story="Reads the pool of a block and the name of its class, but all classes have the same name.",
         replace=body(5),
         by="""    inside = getattr(pools.BlockPool(4).blocks[1], "pool", None)
     assert inside is None or type(inside).__name__ == "BlockPool"
 """,
         killed_by="test_task_5_freeing_half_of_it_is_caught",
-        breaks="invariant 4: not at what it is called",
+        breaks="invariant 4: not its name or its code",
     ),
-    # ---- tests with a memory
+    # ---- tests that keep state between runs
     Mutant(
         name="keeps-the-first-class",
-        story="Remembers the class that it saw first, and takes every other for a wrong one.",
+        story="Remembers the first class, and treats every other class as wrong.",
         replace=body(3),
         by='''    seen = globals().setdefault("SEEN", pools.BlockPool)
     assert pools.BlockPool is seen
 ''',
         killed_by="test_task_3_an_owned_block_among_the_free_is_caught",
-        breaks="invariant 3: keeps nothing from one run to the next",
+        breaks="invariant 3: keeps no state from one run to the next",
     ),
     Mutant(
         name="counts-its-own-runs",
-        story="The right pools come first, it believes: it fails from the third time on.",
+        story="Assumes that the right pools are first, and fails from the fourth run on.",
         replace=body(5),
         by='''    runs = globals().setdefault("RUNS", [])
     runs.append(pools)
@@ -177,7 +178,7 @@ MUTANTS = [
     ),
     Mutant(
         name="tires-of-its-pools",
-        story="Keeps every class that it has seen, and fails when there are forty of them.",
+        story="Keeps every class that it has seen, and fails at the fortieth class.",
         replace="    blocks = pool.get_new_blocks(3)\n    for block in blocks:\n",
         by='''    seen = globals().setdefault("SEEN", [])
     seen.append(pools.BlockPool)
@@ -186,12 +187,12 @@ MUTANTS = [
     for block in blocks:
 ''',
         killed_by="test_task_5_your_tests_pass_on_right_pools",
-        breaks="invariant 3: keeps nothing from one run to the next",
+        breaks="invariant 3: keeps no state from one run to the next",
     ),
-    # ---- tests that look too little: task 1
+    # ---- tests that check too little: task 1
     Mutant(
         name="only-fresh-pools",
-        story="In a fresh pool the block that has been free longest has the lowest number, too.",
+        story="Uses a fresh pool, in which the block that has been free longest also has the lowest id.",
         replace="    pool.free_blocks(blocks[1:2])\n    got = pool.get_new_blocks(3)\n    assert ids(got) == [4, 5, 2]",
         by="    got = pool.get_new_blocks(2)\n    assert ids(got) == [4, 5]",
         killed_by="test_task_1_lowest_number_first_is_caught",
@@ -199,15 +200,15 @@ MUTANTS = [
     ),
     Mutant(
         name="never-takes-the-last",
-        story="Leaves one block in the pool, to be on the safe side.",
+        story="Always leaves one block in the pool.",
         replace="    got = pool.get_new_blocks(3)\n    assert ids(got) == [4, 5, 2]",
         by="    got = pool.get_new_blocks(2)\n    assert ids(got) == [4, 5]",
         killed_by="test_task_1_keeping_the_last_block_is_caught",
-        breaks="test_giving_out: All free blocks can be given out, the last one included",
+        breaks="test_giving_out: All free blocks can be given out, including the last one",
     ),
     Mutant(
         name="no-negative-numbers",
-        story="Who would ask for less than nothing?",
+        story="Does not try a negative number of blocks.",
         replace="        pool.get_new_blocks(-1)\n",
         by="        pool.get_new_blocks(6)\n",
         killed_by="test_task_1_less_than_nothing_is_caught",
@@ -215,7 +216,7 @@ MUTANTS = [
     ),
     Mutant(
         name="any-error-will-do",
-        story="pytest.raises(Exception) takes a bug of the pool for a refusal.",
+        story="pytest.raises(Exception) accepts any error that a bug in the pool raises.",
         replace="    with pytest.raises(RuntimeError):\n        pool.free_blocks([a])\n",
         by="    with pytest.raises(Exception):\n        pool.free_blocks([a])\n",
         killed_by="test_task_2_a_double_free_with_another_error_is_caught",
@@ -228,11 +229,11 @@ MUTANTS = [
         replace='''    assert free_ids(pool) == [4, 5, 3, 1], f"free_blocks([3, 1]) with''',
         by='''    assert set(free_ids(pool)) == {4, 5, 3, 1}, f"free_blocks([3, 1]) with''',
         killed_by="test_task_2_queueing_backwards_is_caught",
-        breaks="test_freeing: join the queue in the order given",
+        breaks="test_freeing: queues blocks without owners in the order given",
     ),
     Mutant(
         name="tries-and-passes",
-        story="try, except, pass: the free of a free block may raise or not, the test goes on.",
+        story="try, except, pass: the test continues whether the free of a free block raises or not.",
         replace="    with pytest.raises(RuntimeError):\n        pool.free_blocks([a])\n",
         by='''    try:
         pool.free_blocks([a])
@@ -244,7 +245,7 @@ MUTANTS = [
     ),
     Mutant(
         name="one-block-a-call",
-        story="Two frees in two calls are tried, two in one are not.",
+        story="Tries a double free in two calls, but not in one call.",
         replace="    with pytest.raises(RuntimeError):\n        pool.free_blocks([b, b])\n",
         by="",
         killed_by="test_task_2_a_double_free_in_one_call_is_caught",
@@ -252,7 +253,7 @@ MUTANTS = [
     ),
     Mutant(
         name="refusals-only",
-        story="Tries what must be refused, and not what looks like it and must not.",
+        story="Tries the calls that must raise, but not the similar call that must be accepted.",
         replace="    pool.free_blocks([shared, shared])\n",
         by="    pool.free_blocks([shared])\n    pool.free_blocks([shared])\n",
         killed_by="test_task_2_the_sealed_pool_is_caught",
@@ -261,7 +262,7 @@ MUTANTS = [
     # ---- task 3
     Mutant(
         name="touch-only-counts",
-        story="Looks at the owners of the touched block, and not at the queue.",
+        story="Checks the owners of the touched block, but not the queue.",
         replace=body(3),
         by="""    pool = pools.BlockPool(6)
     (block,) = pool.get_new_blocks(1)
@@ -273,11 +274,11 @@ MUTANTS = [
     assert block.ref_cnt == 1
 """,
         killed_by="test_task_3_an_owned_block_among_the_free_is_caught",
-        breaks="test_sharing: After: a free block has left the queue, wherever in the queue it was",
+        breaks="test_sharing: After: a free block has left the queue, wherever it was in the queue",
     ),
     Mutant(
         name="touches-the-oldest",
-        story="Touches the block at the head of the queue, where popleft does as well as remove.",
+        story="Touches the block at the head of the queue, where popleft and remove do the same.",
         replace=body(3),
         by="""    pool = pools.BlockPool(6)
     oldest = pool.blocks[1]
@@ -292,26 +293,26 @@ MUTANTS = [
     ),
     Mutant(
         name="one-owner-is-enough",
-        story="Never lets one of two owners leave.",
+        story="Never drops only one of two owners.",
         replace="""    pool.touch([middle])
     pool.free_blocks([middle])
     assert middle.ref_cnt == 1, f"one""",
         by="""    assert middle.ref_cnt == 1, f"one""",
         killed_by="test_task_3_the_first_to_leave_is_caught",
-        breaks="test_sharing: is free when the last of them has left, not before",
+        breaks="test_sharing: is free when the last owner has left, not before",
     ),
     # ---- task 4
     Mutant(
         name="finds-only-what-is-used",
-        story="Never lets go of the block that it looks for.",
+        story="Never frees the block that it looks up.",
         replace="    pool.free_blocks([a])\n    assert pool.get_cached_block(111) is a",
         by="    assert pool.get_cached_block(111) is a",
         killed_by="test_task_4_forgetting_too_early_is_caught",
-        breaks="test_finding_and_forgetting: while the block is in use and while it is free",
+        breaks="test_finding_and_forgetting: in a block in use or free",
     ),
     Mutant(
         name="never-waits-for-reuse",
-        story="Does not look once the block has been given to somebody else.",
+        story="Does not look up the content after its block was given to a new owner.",
         replace='    assert pool.get_cached_block(111) is None, "block 1 was given',
         by='    assert pool.get_cached_block(222) is None, "block 1 was given',
         killed_by="test_task_4_forgetting_too_late_is_caught",
@@ -319,15 +320,15 @@ MUTANTS = [
     ),
     Mutant(
         name="no-twins",
-        story="Every content stands in one block.",
+        story="Never puts the same content into two blocks.",
         replace="pool.cache_full_blocks(twins, [111, 111])",
         by="pool.cache_full_blocks(twins, [111, 222]); continue",
         killed_by="test_task_4_the_lost_twin_is_caught",
-        breaks="test_finding_and_forgetting: when one is forgotten the other is found",
+        breaks="test_finding_and_forgetting: when one block is forgotten, a lookup finds the other",
     ),
     Mutant(
         name="trusts-the-look",
-        story="Each look is the last thing that is done to its pool; what it did to that is not asked.",
+        story="Makes each lookup the last call on its pool, so it does not notice what the lookup changed.",
         replace=body(4),
         by="""    for num_owners in (1, 0):
         pool = pools.BlockPool(4)
@@ -337,12 +338,12 @@ MUTANTS = [
         assert pool.get_cached_block(111) is a
 """,
         killed_by="test_task_4_looking_that_owns_is_caught",
-        breaks="test_finding_and_forgetting: Looking changes nothing",
+        breaks="test_finding_and_forgetting: A lookup changes nothing",
     ),
     Mutant(
         name="a-hit-is-the-end",
-        story="Stops at the hit: whether the content can be found a second time is not asked.",
-        replace='    assert pool.get_cached_block(111) is a, "block 1 was free and got an owner: 111 is not found"\n',
+        story="Stops after the first hit, and does not check whether the content can be found again.",
+        replace='    assert pool.get_cached_block(111) is a, "block 1 got a new owner, but 111 is not found"\n',
         by="    assert a.ref_cnt == 1\n",
         killed_by="test_task_4_the_sealed_pool_is_caught",
         breaks="test_finding_and_forgetting: and at no other time",
@@ -350,37 +351,37 @@ MUTANTS = [
     # ---- task 5
     Mutant(
         name="raising-is-enough",
-        story="The free was refused, and nobody looks at what it did before.",
+        story="Checks that free_blocks raises, but not what free_blocks changed before it raised.",
         replace="    assert state(pool) == before, f\"freeing 1 and",
         by="    before = state(pool)\n    assert state(pool) == before, f\"freeing 1 and",
         killed_by="test_task_5_freeing_half_of_it_is_caught",
-        breaks=("invariant 5: After a refused call a test looks again",
-                "test_a_refused_call_changes_nothing: A call that raises has left owners"),
+        breaks=("invariant 5: After a call that raises, a test checks the state again",
+                "test_a_refused_call_changes_nothing: a call that raises has not changed owners"),
     ),
     Mutant(
         name="bad-block-first",
-        story="What must be refused comes first, so that nothing was done when it is found.",
+        story="Puts the invalid block first, so the call raises before it could change anything.",
         replace="pool.free_blocks([a, pool.null_block])",
         by="pool.free_blocks([pool.null_block, a])",
         killed_by="test_task_5_freeing_half_of_it_is_caught",
-        breaks="test_a_refused_call_changes_nothing: a block that is in use and then the null block",
+        breaks="test_a_refused_call_changes_nothing: a block in use and then the null block",
     ),
     Mutant(
         name="owners-but-no-hashes",
-        story="After the call the owners are counted, and nothing else is looked at.",
+        story="After the call, checks only the owners.",
         replace="""\
-    assert state(pool) == before, f"caching 2 blocks, 1 hash, was refused, and {before} became {state(pool)}"
+    assert state(pool) == before, f"caching 2 blocks with 1 hash raised, but {before} became {state(pool)}"
     assert pool.get_cached_block(111) is None, "caching""",
         by="""    assert a.ref_cnt == b.ref_cnt == 1, "caching""",
         killed_by="test_task_5_caching_half_of_it_is_caught",
-        breaks="test_a_refused_call_changes_nothing: has left owners, hashes",
+        breaks="test_a_refused_call_changes_nothing: has not changed owners, hashes",
     ),
     Mutant(
         name="counts-the-free-blocks",
-        story="Two blocks were free, two are free: which of them comes next is not asked.",
+        story="Checks only the number of free blocks, not their order.",
         replace="    return free_ids(pool), pool.get_num_free_blocks(), pool.num_evictions, blocks\n",
         by="    return pool.get_num_free_blocks(), pool.num_evictions, blocks\n",
         killed_by="test_task_5_the_sealed_pool_is_caught",
-        breaks="test_a_refused_call_changes_nothing: the free queue and its order",
+        breaks="test_a_refused_call_changes_nothing: the free queue or its order",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Lab 2.4, tests that find bugs. Your tests are run on right pools and on wrong ones; each wrong one must be caught."""
+"""Lab 2.4, tests that find bugs. Your tests run on right pools and on wrong pools, and must catch each wrong pool."""
 
 import random
 import re
@@ -11,34 +11,36 @@ from course import gauges
 from course.lab.load_module import load_file
 
 POOLS = load_file(Path(__file__).with_name("wrong_pools.py"))
-#: The same order each time, so that a student can look into a failure; another one in the grader.
+#: The order is the same each time, so that a student can study a failure. The grader uses another order.
 SALT = gauges.salt()
-#: In the grader a wrong pool counts as caught when it is caught again in that many further orders. Two turns of six are
-#: its own: a test that fails by chance is right in one of fifteen.
+#: In the grader, a wrong pool counts as caught only if it is caught again in this number of further orders. Two of six
+#: runs use the wrong pool, so a test that fails in two random runs picks exactly these two once in fifteen times.
 NUM_FURTHER_ORDERS = 4 if SALT else 0
-#: How often each test runs on both right pools, twice each, to show that it keeps nothing: forty calls in all.
+#: The number of rounds per test on the right pools, to show that the test keeps no state. A round runs the test twice
+#: on each of the two right pools, so there are forty runs in total.
 NUM_TIMES_ON_RIGHT = 10
-#: What a test says that is still to be written.
+#: The message of a test that is not written yet.
 STUB = re.compile(r"Task (\d+): ")
-#: Of how many tests the first survivor of a task says why they do not count. A test of task 5 says it of all.
+#: For a task's first survivor, the message explains for at most this number of tests why they do not count. The tests
+#: of task 5 explain it for all.
 MAX_COMPLAINTS = 2
 
 
 class Outcomes:
-    """What came of one of the student's tests: on each right pool, and on one wrong pool among them, twice each.
+    """The results of one of the student's tests, which runs ``num_times`` on both right pools and on one wrong pool.
 
-    Or ``num_times`` each. Without a wrong pool the right ones take its turns.
+    Without a wrong pool, the test runs twice as often on the right pools instead.
     """
 
     def __init__(self, test, name, wrong=None, turn=0, num_times=2):
         self.test, self.name, self.stub = test, name, None
-        #: For each time on the wrong pool, whether the test failed.
+        #: For each run on the wrong pool, whether the test failed.
         self.on_wrong = []
-        #: A right pool → for each time on it, why the test did not pass; "" where it did.
+        #: A right pool → for each run on it, why the test did not pass, or "" if it passed.
         self.on_right = {}
         order = [*POOLS.RIGHT, *([wrong] if wrong else POOLS.RIGHT)] * num_times
         seed = f"{name} {wrong and wrong.name} {SALT} {turn}"
-        random.Random(seed).shuffle(order)  # a test cannot know whose turn it is
+        random.Random(seed).shuffle(order)  # a test cannot know which pool it gets
         for kind in order:
             why, has_failed = self.run(kind)
             if kind in POOLS.RIGHT:
@@ -47,7 +49,7 @@ class Outcomes:
                 self.on_wrong.append(has_failed)
 
     def run(self, kind):
-        """Why the test did not pass on a fresh pool, "" if it did; and whether that is a failure."""
+        """Return why the test did not pass on a fresh pool, or "" if it passed; and whether that is a failure."""
         try:
             self.test(POOLS.hand_out(kind))
         except pytest.skip.Exception as error:
@@ -71,20 +73,20 @@ class Outcomes:
 
     @property
     def complaint(self):
-        """Why the test does not count."""
+        """The reason why the test does not count."""
         failed = {kind: [why for why in whys if why] for kind, whys in self.on_right.items() if any(whys)}
         kind, whys = next(iter(failed.items()))
         if len(whys) < len(self.on_right[kind]):
-            return (f"{self.name} passes and fails on the same right pool, the one that {kind.story}: {whys[0]}. "
-                    "A test says the same every time, and keeps nothing from one time to the next")
+            return (f"{self.name} sometimes passes and sometimes fails on the same right pool, which {kind.story}: "
+                    f"{whys[0]}. A test must give the same result every time, and keep no state between runs")
         if len(failed) < len(POOLS.RIGHT):
-            return (f"{self.name} fails on one right pool, the one that {kind.story}, and not on the other: {whys[0]}. "
-                    "It asks for something that is not promised")
+            return (f"{self.name} fails on one right pool, which {kind.story}, but not on the other: {whys[0]}. "
+                    "It requires something that is not promised")
         return f"{self.name} fails on every right pool: {whys[0]}"
 
 
 def reason(error):
-    """What was raised, and where in the student's file: asserts there are plain, and may have no message."""
+    """Describe what was raised, and where in the student's file. An assert there may have no message."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     mine = [frame for frame in frames if frame.filename == frames[0].filename] if frames else []
     text = str(error).strip().split("\n")[0] or (mine[-1].line if mine else "")
@@ -93,7 +95,7 @@ def reason(error):
 
 
 def outcomes(lab, wrong=None, num_times=2):
-    """Of all tests in the student's file, one after the other. There must be some."""
+    """Yield the outcomes of all tests in the student's file. Fail if there are none."""
     names = [name for name in dir(lab) if name.startswith("test_") and callable(getattr(lab, name))]
     assert names, "there is no function test_…(pools) in your file"
     for name in names:
@@ -101,7 +103,7 @@ def outcomes(lab, wrong=None, num_times=2):
 
 
 def raise_stub(all_outcomes, *tasks):
-    """If the test of one of these tasks is still to be written, its error passes through."""
+    """Raise the NotImplementedError of a test of these tasks, if one is not written yet."""
     stubs = [each.stub for each in all_outcomes if each.stub and int(STUB.match(str(each.stub))[1]) in tasks]
     if stubs:
         raise min(stubs, key=str).with_traceback(None)
@@ -112,8 +114,8 @@ def is_caught(lab, wrong):
 
 
 def assert_caught(lab, name):
-    """A test that counts fails on the wrong pool of this name."""
-    __tracebackhide__ = True  # the message says it all
+    """Check that a test that counts fails on the wrong pool with this name."""
+    __tracebackhide__ = True  # the message is enough
     wrong = POOLS.WRONG[name]
     seen = []
     for each in outcomes(lab, wrong):
@@ -122,20 +124,21 @@ def assert_caught(lab, name):
         seen.append(each)
     raise_stub(seen, wrong.task)
     num_counted = sum(each.counts for each in seen)
-    advice = f"\nIs there a promise in the docstring of task {wrong.task} that no test of yours tries?"
-    raise AssertionError(f"survives: {wrong}.\nOf your {len(seen)} tests {num_counted} count, and none of these "
-                         "catches it." + who_does_not_count(lab, wrong, seen) + (advice if wrong.is_sealed else ""))
+    advice = f"\nIs there a promise in the docstring of task {wrong.task} that none of your tests tries?"
+    raise AssertionError(f"survives: {wrong}.\nYou have {len(seen)} tests, {num_counted} of them count, and none of "
+                         "these catches the pool." + who_does_not_count(lab, wrong, seen)
+                         + (advice if wrong.is_sealed else ""))
 
 
 def who_does_not_count(lab, wrong, seen):
-    """With the first pool of a task that survives also why, with the others only the names."""
+    """Name the tests that do not count, and for the first survivor of a task also say why."""
     others = [each for each in seen if not each.counts and not each.stub]
     siblings = [kind for kind in POOLS.WRONG.values() if kind.task == wrong.task]
     if not others:
         return ""
     if not all(is_caught(lab, kind) for kind in siblings[:siblings.index(wrong)]):
         return (f"\nDoes not count: {', '.join(each.name for each in others)}. "
-                f"The first survivor of task {wrong.task} says why.")
+                f"The message of the first survivor of task {wrong.task} says why.")
     return ("".join(f"\nDoes not count: {each.complaint}." for each in others[:MAX_COMPLAINTS])
             + (f"\n{len(others) - MAX_COMPLAINTS} more do not count." if others[MAX_COMPLAINTS:] else ""))
 
@@ -258,11 +261,11 @@ def test_task_5_your_tests_pass_on_right_pools(lab):
     seen = list(outcomes(lab, num_times=NUM_TIMES_ON_RIGHT))
     raise_stub(seen, 1, 2, 3, 4, 5)
     bad = [each.complaint for each in seen if not each.counts]
-    assert not bad, ("a test that does not pass on every right pool, every time, counts for nothing:\n"
+    assert not bad, ("a test that does not pass on every right pool every time does not count:\n"
                      + "\n".join(bad))
     assert any(is_caught(lab, wrong) for wrong in POOLS.WRONG.values() if wrong.task), (
-        f"your tests pass on right pools, and on all {len(POOLS.WRONG)} wrong ones too: a test that looks at nothing "
-        "says nothing")
+        f"your tests pass on the right pools, but also on all {len(POOLS.WRONG)} wrong pools: a test that checks "
+        "nothing finds nothing")
 
 
 @pytest.mark.points(2)
@@ -271,7 +274,7 @@ def test_task_5_each_of_your_tests_catches_something(lab):
     raise_stub(seen, 1, 2, 3, 4, 5)
     idle = [each.name for each in seen if each.counts
             and not any(Outcomes(each.test, each.name, wrong).catches for wrong in POOLS.WRONG.values())]
-    assert not idle, (f"none of the {len(POOLS.WRONG)} wrong pools makes this test fail, so it is worth nothing here: "
-                      f"{', '.join(idle)}. What would a pool have to do to make it fail?")
+    assert not idle, (f"these tests fail on none of the {len(POOLS.WRONG)} wrong pools, so they are worth nothing "
+                      f"here: {', '.join(idle)}. What would a pool have to do to make them fail?")
     bad = [each.name for each in seen if not each.counts]
-    assert not bad, f"a test that does not count catches nothing: {', '.join(bad)}"
+    assert not bad, f"these tests do not count, so they catch nothing: {', '.join(bad)}"

@@ -1,8 +1,8 @@
-"""Block pools for your tests: two that are right, and many that each break one promise of lab 2.1.
+"""Block pools for your tests: two right pools, and many wrong pools that each break one promise of lab 2.1.
 
-Nothing here is hidden, but you learn more if you find the sealed ones without reading on. What your test gets is made
-by ``hand_out``: every time a fresh class with the promised calls and nothing else, the same for right pools and wrong.
-Arguments are read once, into lists: how a pool reads them is no promise, and not seen.
+Nothing here is hidden, but you learn more if you find the sealed pools without reading on. ``hand_out`` makes the pools
+for your test. It makes a fresh class each time, which has only the promised methods, and looks the same for right and
+wrong pools. The class reads iterable arguments once, into lists, so a test cannot see how a pool reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mini_vllm import block_pool as engine
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to build a pool: its two classes, and for a wrong one its task and what it does wrong."""
+    """A kind of pool: its two classes, and for a wrong pool also its task and a description of its bug."""
 
     name: str
     pool_class: type
@@ -28,15 +28,15 @@ class Kind:
     is_sealed: bool = False
 
     def __str__(self) -> str:
-        return "a pool whose fault you are not told" if self.is_sealed else f"the pool that {self.story}"
+        return "a sealed pool, whose bug is not described" if self.is_sealed else f"the pool that {self.story}"
 
 
 def hand_out(kind: Kind) -> types.SimpleNamespace:
-    """What a test gets as ``pools``: ``BlockPool``, a class made for this call, and ``KVCacheBlock``."""
+    """Return what a test gets as ``pools``: a new class ``BlockPool``, and ``KVCacheBlock``."""
     pool_class = kind.pool_class
 
     class BlockPool:
-        """A pool of lab 2.1, as far as this lab promises it."""
+        """A pool of lab 2.1 with the methods that this lab promises."""
 
         def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
             self.__pool = pool_class(num_blocks, enable_caching)
@@ -77,12 +77,12 @@ def hand_out(kind: Kind) -> types.SimpleNamespace:
 
 
 def without_a_name(pool_class: type) -> type:
-    """The class under the name that all of them have: a test must not be able to read from it which one it got."""
+    """Give the class the same name as all other pools, so that the name does not tell a test which pool it got."""
     pool_class.__module__, pool_class.__name__, pool_class.__qualname__ = "pools", "BlockPool", "BlockPool"
     return pool_class
 
 
-# ---- a right pool that is built quite differently
+# ---- a right pool that is built differently
 
 
 class PlainBlock:
@@ -97,7 +97,7 @@ class PlainBlock:
 
 
 class PlainQueue:
-    """A list in the place of the free queue, to look at only. It has the one method that a test may use."""
+    """A read-only list in place of the free queue. It has only the method that a test may use."""
 
     def __init__(self, blocks: list[PlainBlock]) -> None:
         self._blocks = blocks
@@ -107,9 +107,9 @@ class PlainQueue:
 
 
 class PlainPool:
-    """Keeps the promises of lab 2.1 with plain lists: slow, and right. A hit is served by the youngest twin.
+    """A pool that keeps the promises of lab 2.1 with plain lists: slow, but right. A lookup finds the newest twin.
 
-    No word of its errors is in the engine's: a test that compares words asks for what is not promised.
+    Its error messages share no word with the engine's: a test must not compare words, because they are not promised.
     """
 
     def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
@@ -133,7 +133,7 @@ class PlainPool:
 
     def get_new_blocks(self, n: int) -> list[PlainBlock]:
         if n < 0 or n > len(self._free):
-            raise ValueError("that cannot be had")
+            raise ValueError("impossible amount")
         blocks = self._free[:n]
         del self._free[:n]
         for block in blocks:
@@ -147,7 +147,7 @@ class PlainPool:
         for block in blocks:
             self._refuse_strangers(block)
             if blocks.count(block) > block.ref_cnt:
-                raise RuntimeError("more leave than came")
+                raise RuntimeError("dropped too often")
         for block in blocks:
             block.ref_cnt -= 1
             if block.ref_cnt == 0:
@@ -165,16 +165,16 @@ class PlainPool:
         if not self.enable_caching:
             return
         if len(hashes) < len(blocks):
-            raise ValueError("a key less than needed")
+            raise ValueError("too few keys")
         keys: dict[PlainBlock, Hashable] = {}
         for block, block_hash in zip(blocks, hashes):
             self._refuse_strangers(block)
             if block_hash is None:
-                raise ValueError("a key must be something")
+                raise ValueError("missing key")
             if block in self._free:
                 raise RuntimeError("still unused")
             if block.block_hash not in (None, block_hash) or keys.setdefault(block, block_hash) != block_hash:
-                raise RuntimeError("it holds something else")
+                raise RuntimeError("different content")
         for block, block_hash in zip(blocks, hashes):
             if block.block_hash is None:
                 block.block_hash = block_hash
@@ -193,7 +193,7 @@ class PlainPool:
 
     def reset_prefix_cache(self) -> None:
         if len(self._free) < len(self.blocks) - 1:
-            raise RuntimeError("somebody still holds one")
+            raise RuntimeError("still busy")
         for block in self.blocks:
             self._forget(block)
 
@@ -204,30 +204,30 @@ class PlainPool:
 
     def _refuse_strangers(self, block: PlainBlock) -> None:
         if block is self.null_block or not any(block is mine for mine in self.blocks):
-            raise RuntimeError("that cannot be held")
+            raise RuntimeError("foreign or reserved")
 
 
 class LinkedPool(engine.BlockPool):
-    """The engine's, unchanged; a subclass as the wrong ones are."""
+    """The engine's pool, unchanged. It is a subclass, as the wrong pools are."""
 
 
-RIGHT = (Kind("linked", without_a_name(LinkedPool), engine.KVCacheBlock, story="is the engine's own"),
+RIGHT = (Kind("linked", without_a_name(LinkedPool), engine.KVCacheBlock, story="is the engine's pool"),
          Kind("plain", without_a_name(PlainPool), PlainBlock, story="is built from plain lists"))
 
-# ---- the wrong ones
+# ---- the wrong pools
 
 WRONG: dict[str, Kind] = {}
 
 
 def wrong(task: int, story: str, is_sealed: bool = False) -> Callable[[type], type]:
-    """Put a pool into ``WRONG``, under the name of its class."""
+    """Register a pool in ``WRONG`` under the name of its class."""
     def register(pool_class: type) -> type:
         WRONG[pool_class.__name__] = Kind(pool_class.__name__, pool_class, engine.KVCacheBlock, task, story, is_sealed)
         return without_a_name(pool_class)
     return register
 
 
-@wrong(0, "gives out the null block like any other")
+@wrong(0, "gives out the null block like any other block")
 class GivesOutTheNullBlock(engine.BlockPool):
     def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
         super().__init__(num_blocks, enable_caching)
@@ -238,7 +238,7 @@ class GivesOutTheNullBlock(engine.BlockPool):
 # Task 1: giving out
 
 
-@wrong(1, "gives out the free blocks with the lowest numbers, whichever have been free longest")
+@wrong(1, "gives out the free blocks with the lowest ids, not the blocks that have been free longest")
 class LowestNumberFirst(engine.BlockPool):
     def get_new_blocks(self, n: int) -> list[engine.KVCacheBlock]:
         queue = self.free_block_queue
@@ -247,15 +247,15 @@ class LowestNumberFirst(engine.BlockPool):
         return super().get_new_blocks(n)
 
 
-@wrong(1, "never parts with its last free block")
+@wrong(1, "never gives out its last free block")
 class KeepsTheLastOne(engine.BlockPool):
     def get_new_blocks(self, n: int) -> list[engine.KVCacheBlock]:
         if 0 < n and n == self.get_num_free_blocks():
-            raise ValueError(f"get_new_blocks({n}): only {n - 1} blocks can be had")
+            raise ValueError(f"get_new_blocks({n}): only {n - 1} blocks can be given out")
         return super().get_new_blocks(n)
 
 
-@wrong(1, "answers a request for a negative number of blocks with an empty list")
+@wrong(1, "returns an empty list when asked for a negative number of blocks")
 class LessThanNothing(engine.BlockPool):
     def get_new_blocks(self, n: int) -> list[engine.KVCacheBlock]:
         return super().get_new_blocks(max(n, 0))
@@ -264,7 +264,7 @@ class LessThanNothing(engine.BlockPool):
 # Task 2: freeing
 
 
-@wrong(2, "queues the blocks of one call in the opposite order")
+@wrong(2, "queues the blocks of one call in reverse order")
 class Backwards(engine.BlockPool):
     def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
         super().free_blocks([*blocks][::-1])
@@ -276,7 +276,7 @@ class ShrugsAtADoubleFree(engine.BlockPool):
         super().free_blocks([block for block in blocks if block.ref_cnt > 0 or block.pool is not self])
 
 
-@wrong(2, "refuses to free a block without owners, but with another error than the promised one")
+@wrong(2, "raises a different error from the promised one when a block without owners is freed")
 class AnotherError(engine.BlockPool):
     def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
         blocks = list(blocks)
@@ -298,12 +298,12 @@ class LooksAtEachBlockAlone(engine.BlockPool):
         super().free_blocks(kept)
 
 
-@wrong(2, "refuses a block that comes twice in one call, though it has two owners", is_sealed=True)
+@wrong(2, "rejects a block that occurs twice in one call, although it has two owners", is_sealed=True)
 class EveryBlockOnce(engine.BlockPool):
     def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
         blocks = list(blocks)
         if len(set(blocks)) < len(blocks):
-            raise RuntimeError("free_blocks: a block comes twice")
+            raise RuntimeError("free_blocks: a block occurs twice")
         super().free_blocks(blocks)
 
 
@@ -311,20 +311,21 @@ class EveryBlockOnce(engine.BlockPool):
 
 
 def _free_what_may_be_queued(self: engine.BlockPool, blocks: Iterable[engine.KVCacheBlock]) -> None:
-    """``free_blocks`` of a pool whose ``touch`` leaves owned blocks in the queue: one that has owners left stays there.
+    """Free blocks in a pool whose ``touch`` leaves owned blocks in the queue.
 
-    If all its owners leave, it goes to the end, as any other block does.
+    A block that still has owners stays in its place. When all its owners have left, it moves to the end of the queue,
+    like any other block.
     """
     blocks = list(blocks)
     num_drops = Counter(blocks)
-    if all(block.pool is self and num_drops[block] <= block.ref_cnt for block in blocks):  # else it is refused
+    if all(block.pool is self and num_drops[block] <= block.ref_cnt for block in blocks):  # else it raises
         for block in num_drops:
             if block.next_free is not None and num_drops[block] == block.ref_cnt:
                 self.free_block_queue.remove(block)
     engine.BlockPool.free_blocks(self, blocks)
 
 
-@wrong(3, "gives a free block an owner and leaves it where it stood, among the free ones")
+@wrong(3, "adds an owner to a free block but leaves the block in the free queue")
 class LeavesItAmongTheFree(engine.BlockPool):
     free_blocks = _free_what_may_be_queued
 
@@ -335,7 +336,7 @@ class LeavesItAmongTheFree(engine.BlockPool):
         self.free_block_queue.append_n(places)
 
 
-@wrong(3, "takes a shared block back when the first of its owners leaves")
+@wrong(3, "frees a shared block when its first owner leaves")
 class FirstToLeaveTakesAll(engine.BlockPool):
     def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
         blocks = list(blocks)
@@ -344,7 +345,7 @@ class FirstToLeaveTakesAll(engine.BlockPool):
         super().free_blocks([block for block in left for _ in range(block.ref_cnt)])
 
 
-@wrong(3, "takes the block that has been free longest out of the queue, whichever was touched", is_sealed=True)
+@wrong(3, "removes the block that has been free longest from the queue, whichever block was touched", is_sealed=True)
 class TakesAnotherOut(engine.BlockPool):
     free_blocks = _free_what_may_be_queued
 
@@ -360,7 +361,7 @@ class TakesAnotherOut(engine.BlockPool):
 # Task 4: finding and forgetting
 
 
-@wrong(4, "forgets what a block holds as soon as it is free")
+@wrong(4, "forgets the content of a block as soon as the block is free")
 class ForgetsWhatIsFree(engine.BlockPool):
     def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
         blocks = list(blocks)
@@ -368,11 +369,11 @@ class ForgetsWhatIsFree(engine.BlockPool):
         self.evict_blocks([block.block_id for block in blocks if block.ref_cnt == 0])
 
 
-@wrong(4, "goes on finding content whose block was given to a new owner")
+@wrong(4, "still finds content whose block was given to a new owner")
 class FindsWhatIsGone(engine.BlockPool):
     def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
         super().__init__(num_blocks, enable_caching)
-        #: What was lost when its block was given out. No later call takes anything out of it.
+        #: Content whose block was given out again. No later call removes an entry.
         self._gone: dict[Hashable, engine.KVCacheBlock] = {}
 
     def get_new_blocks(self, n: int) -> list[engine.KVCacheBlock]:
@@ -385,7 +386,7 @@ class FindsWhatIsGone(engine.BlockPool):
         return super().get_cached_block(block_hash) or self._gone.get(block_hash)
 
 
-@wrong(4, "forgets both of two blocks with one content when either is forgotten")
+@wrong(4, "forgets both blocks with the same content when one of them is evicted")
 class OneTwinGoesBothGo(engine.BlockPool):
     def _maybe_evict(self, block: engine.KVCacheBlock) -> None:
         twins = list(self._cached.get(block.block_hash, {}).values())
@@ -394,7 +395,7 @@ class OneTwinGoesBothGo(engine.BlockPool):
             super()._maybe_evict(twin)
 
 
-@wrong(4, "adds an owner to a block that is only looked up")
+@wrong(4, "adds an owner to a block when it is looked up")
 class LookingIsOwning(engine.BlockPool):
     def get_cached_block(self, block_hash: Hashable) -> engine.KVCacheBlock | None:
         block = super().get_cached_block(block_hash)
@@ -403,7 +404,7 @@ class LookingIsOwning(engine.BlockPool):
         return block
 
 
-@wrong(4, "forgets the content of a free block when it is touched", is_sealed=True)
+@wrong(4, "forgets the content of a free block when the block is touched", is_sealed=True)
 class AHitIsForgotten(engine.BlockPool):
     def touch(self, blocks: Sequence[engine.KVCacheBlock]) -> None:
         free = [block.block_id for block in blocks if block.ref_cnt == 0]
@@ -414,7 +415,7 @@ class AHitIsForgotten(engine.BlockPool):
 # Task 5: a call that raises has changed nothing
 
 
-@wrong(5, "has freed some of the blocks by the time it notices that it must refuse one")
+@wrong(5, "frees some of the blocks before it notices that it must reject the call")
 class FreesUntilItStumbles(engine.BlockPool):
     def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
         blocks = list(blocks)
@@ -425,7 +426,7 @@ class FreesUntilItStumbles(engine.BlockPool):
                 super().free_blocks([block])
 
 
-@wrong(5, "has made some of the blocks findable by the time it notices that hashes are missing")
+@wrong(5, "indexes some of the blocks before it notices that hashes are missing")
 class CachesUntilItStumbles(engine.BlockPool):
     def cache_full_blocks(self, blocks: Sequence[engine.KVCacheBlock], hashes: Sequence[Hashable]) -> None:
         if len(hashes) < len(blocks):
@@ -433,11 +434,11 @@ class CachesUntilItStumbles(engine.BlockPool):
         super().cache_full_blocks(blocks, hashes)
 
 
-@wrong(5, "takes what there is, and where that is too little puts it back, the last one first", is_sealed=True)
+@wrong(5, "takes all free blocks when too few are free, and puts them back in reverse order", is_sealed=True)
 class PutsBackInAnotherOrder(engine.BlockPool):
     def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
         super().__init__(num_blocks, enable_caching)
-        #: The queue as the last refused call left it: a second refusal does not turn it back into the right order.
+        #: The queue after the last rejected call, so that a second rejected call does not restore the right order.
         self._put_back: list[engine.KVCacheBlock] = []
 
     def get_new_blocks(self, n: int) -> list[engine.KVCacheBlock]:

@@ -1,15 +1,15 @@
-"""Copy on write: a block may have many readers, but only a sole owner writes into it.
+"""Copy on write: many requests may read a block, but only a sole owner writes into it.
 
     before                  fork_block(5)            copies made             written
     A ─┐                    A ── 5 [a b c _]         A ── 5 [a b c _]        A ── 5 [a b c x]
        ├─ 5 [a b c _]            ┊ pending
     B ─┘                    B ── 8 [? ? ? ?]         B ── 8 [a b c _]        B ── 8 [a b c y]
 
-The pool moves no numbers. It counts references and keeps a list of copies, ``pending_copies``. Once per step the owner
-of the memory makes all of them, in no particular order, and then writes the step's new tokens. ``finish_copies``
-reports that the copies are made.
+The pool itself copies nothing. It counts references and keeps a list of copies, ``pending_copies``. Once per step the
+model runner makes all of these copies, in no particular order, and then writes the step's new tokens. After that,
+``finish_copies`` tells the pool that the copies have been made.
 
-The pool of lab 2.1 is the base. The lab's page says whose file that is in tests and in ``course run``.
+The base class is the pool of lab 2.1. The lab's page says which file that is in tests and in ``course run``.
 """
 
 from __future__ import annotations
@@ -23,40 +23,41 @@ KVCacheBlock = base.KVCacheBlock
 
 
 class BlockPool(base.BlockPool):
-    """The pool of lab 2.1, whose shared blocks are copied when one of their owners wants to write.
+    """The pool of lab 2.1, extended with copy on write: an owner that wants to write into a shared block gets a copy.
 
-    From the base come the blocks, the free queue and the index: ``get_new_blocks``, ``touch``, ``cache_full_blocks``,
-    ``get_cached_block``, ``evict_blocks``, ``get_usage`` and the rest. New is a second kind of reference: a pending
-    copy may hold one, in addition to the owners. Every method does its checking before its first write: a call that
-    raises has changed nothing.
+    The base provides the blocks, the free queue and the index: ``get_new_blocks``, ``touch``, ``cache_full_blocks``,
+    ``get_cached_block``, ``evict_blocks``, ``get_usage`` and the rest. This class adds a second kind of reference: a
+    pending copy may hold a reference to a block, in addition to the block's owners. Every method does all its checks
+    before its first change: a call that raises an error changes nothing.
     """
 
     def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
         super().__init__(num_blocks, enable_caching)
         #: Copies (source, destination) that must be made before anything is written, oldest first.
         self.pending_copies: list[tuple[KVCacheBlock, KVCacheBlock]] = []
-        #: Ids of blocks whose last owner left while a pending copy needed them. One reference of each is the copy's.
+        #: Ids of blocks that lost their last owner while a pending copy needed them. The copy holds one reference to
+        #: each of these blocks.
         self._kept_for_copy: set[int] = set()
-        #: How many copies were asked for since the pool was made.
+        #: The number of copies that were requested since the pool was created.
         self.num_forks = 0
 
     # ---- Tasks 1 and 2
 
     def fork_block(self, block: KVCacheBlock) -> KVCacheBlock:
-        """Return a block that the caller, an owner of ``block``, may write: ``block`` itself if it has no other owner.
+        """Return a block that the caller may write into. The caller is one of the owners of ``block``.
 
-        A block has ``ref_cnt`` owners, or one less if it is in ``_kept_for_copy``: that reference is the copy's, and a
-        copy writes nothing. ``_fork_shared``, task 2, is only for shared blocks.
+        A block has ``ref_cnt`` owners, or one less if its id is in ``_kept_for_copy``: one of the references then
+        belongs to a copy, and a copy is not an owner. Call ``_fork_shared`` (task 2) only for shared blocks.
 
         After:
-        - a private block: nothing has changed
-        - a shared block: the caller owns the returned block in its place
+        - if ``block`` is private, nothing has changed
+        - if ``block`` is shared, the caller owns the returned block instead of ``block``
         Returns:
-        - a private block (one owner): the block itself, even if no block is free
-        - a shared block (two or more owners): a fresh block, into which ``block`` will be copied
+        - if ``block`` is private (it has one owner): ``block`` itself, even if no block is free
+        - if ``block`` is shared (it has two or more owners): a fresh block, into which ``block`` will be copied
         Raises:
         - RuntimeError if ``block`` has no owner: it is free, or only a copy holds it
-        - RuntimeError for what ``_check_mine`` of the base refuses: the null block and blocks of another pool
+        - RuntimeError if ``block`` is the null block or belongs to another pool: ``_check_mine`` of the base raises it
         - ValueError if ``block`` is shared and no block is free
 
         Example::
@@ -72,19 +73,22 @@ class BlockPool(base.BlockPool):
         raise NotImplementedError("Task 1: BlockPool.fork_block")
 
     def _fork_shared(self, block: KVCacheBlock) -> KVCacheBlock:
-        """Take a fresh block to copy ``block`` into, and move the caller's reference to it. No content is copied here.
+        """Move the caller's reference from ``block`` to a fresh block, and request a copy of ``block`` into that block.
+
+        This method only puts the copy on the list. The content is copied later.
 
         Before:
         - ``block`` has at least two owners
         After:
-        - ``block`` has one owner less
-        - ``block`` keeps its hash, and is found as before
-        - ``(block, fresh block)`` is the last of ``pending_copies``
-        - ``num_forks`` is one more
+        - ``block`` has lost one owner
+        - ``block`` keeps its hash, and a lookup finds it as before
+        - ``(block, fresh block)`` is the last entry of ``pending_copies``
+        - ``num_forks`` is one higher
         Returns:
-        - the block that ``get_new_blocks`` gives: it has one owner, and no hash, because its content is going to change
+        - the fresh block that ``get_new_blocks`` returns: it has one owner, and no hash, because its content is going
+          to change
         Raises:
-        - ValueError if no block is free, as ``get_new_blocks`` does
+        - ValueError if no block is free: ``get_new_blocks`` raises it
 
         Example::
 
@@ -102,30 +106,31 @@ class BlockPool(base.BlockPool):
     # ---- Task 3
 
     def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Drop an owner from each block. A block without owners joins the queue's end, unless a pending copy needs it.
+        """Remove one owner from each block. Free each block that has no owner left, unless a pending copy needs it.
 
-        A copy needs both its blocks, source and destination. When the last owner of such a block leaves, the copy takes
-        that owner's reference over:
+        A copy needs both of its blocks, the source and the destination. When the last owner of such a block leaves, the
+        copy takes over that owner's reference:
 
-            ref_cnt 1: an owner's    →    ref_cnt 1: the copy's, the block's id is in _kept_for_copy
+            ref_cnt 1: held by an owner    →    ref_cnt 1: held by the copy; the block's id is in _kept_for_copy
 
-        The copy's reference is not an owner. The base's ``free_blocks`` does not know that: it compares with
-        ``ref_cnt``.
+        The copy's reference is not an owner. The ``free_blocks`` of the base does not know this: its check counts every
+        reference in ``ref_cnt`` as an owner.
 
         Before:
-        - ``blocks`` may be an iterator, such as ``reversed(table)``, which can be walked once
-        - a block may be in ``blocks`` twice if it has two owners
+        - ``blocks`` may be an iterator, such as ``reversed(table)``, which can be iterated over only once
+        - ``blocks`` may contain a block twice if the block has two owners
         After:
-        - each block has lost one owner for each time that it is in ``blocks``
-        - a block that lost its last owner, and that no pending copy needs, is at the queue's end; several are there in
-          the order in which they lost it
-        - a block that lost its last owner, and that a pending copy needs, is not in the queue: its ``ref_cnt`` stays 1,
-          and its id is in ``_kept_for_copy`` until ``finish_copies``
-        - such a block keeps its hash, and can be found and touched
-        - ``pending_copies`` is as before, even if neither side of a copy has an owner left
+        - each block has lost one owner for each time that ``blocks`` contains it
+        - a block that lost its last owner is at the end of the queue if no pending copy needs it; several such blocks
+          are there in the order in which they lost their last owner
+        - a block that lost its last owner is not in the queue if a pending copy needs it: its ``ref_cnt`` stays 1, and
+          its id is in ``_kept_for_copy`` until ``finish_copies``
+        - a block that is kept for a copy keeps its hash, and it can be found and touched
+        - ``pending_copies`` is unchanged, even if neither block of a copy has an owner left
         Raises:
-        - RuntimeError if a block is in ``blocks`` more often than it has owners
-        - RuntimeError for what ``_check_mine`` of the base refuses: the null block and blocks of another pool
+        - RuntimeError if ``blocks`` contains a block more often than the block has owners
+        - RuntimeError if ``blocks`` contains the null block or a block of another pool: ``_check_mine`` of the base
+          raises it
 
         Example::
 
@@ -133,7 +138,7 @@ class BlockPool(base.BlockPool):
             >>> (block,) = pool.get_new_blocks(1)
             >>> pool.touch([block])
             >>> copy = pool.fork_block(block)
-            >>> pool.free_blocks([block])  # its last owner; it is still to be copied
+            >>> pool.free_blocks([block])  # its last owner leaves, but the copy is still pending
             >>> block.ref_cnt, [free.block_id for free in pool.free_block_queue.get_all_free_blocks()]
             (1, [3])
         """
@@ -142,13 +147,15 @@ class BlockPool(base.BlockPool):
     # ---- Task 4
 
     def finish_copies(self) -> None:
-        """Report that all pending copies have been made. If none is pending, nothing changes.
+        """Clear the list of pending copies, which have all been made, and release the blocks that were kept for them.
+
+        If no copy is pending, nothing changes.
 
         After:
         - ``pending_copies`` and ``_kept_for_copy`` are empty
         - each block that was kept has lost the copy's reference
-        - kept blocks that have no owner are at the queue's end, lowest block id first
-        - blocks that have owners stay with them
+        - kept blocks without an owner are at the end of the queue, lowest block id first
+        - blocks that have owners keep all their owners
 
         Example::
 
@@ -164,7 +171,11 @@ class BlockPool(base.BlockPool):
         raise NotImplementedError("Task 4: BlockPool.finish_copies")
 
     def check_integrity(self) -> None:
-        """As in the base. Also: both sides of a pending copy are held, and only they are kept for a copy. Given."""
+        """Raise RuntimeError if the pool is inconsistent. This method is given.
+
+        In addition to the checks of the base: both blocks of a pending copy must have a reference, and only such blocks
+        may be kept for a copy.
+        """
         super().check_integrity()
         needed = set()
         for source, copy in self.pending_copies:

@@ -2,16 +2,17 @@
 
     prompt of 10 tokens, block size 4             fork, then one token each
 
-    parent: [1, 2, 3]                             parent: [1, 2, 3]    writes into 3 in place, it is private by then
-                   └ tokens 8, 9, two slots       child:  [1, 2, 4]    block 3 was copied into block 4 first
+    parent: [1, 2, 3]                             parent: [1, 2, 3]    writes last, in place: 3 is private by then
+                   └ tokens 8, 9, two slots       child:  [1, 2, 4]    writes first: block 3 is copied into block 4
                                                            │  └ ref_cnt 2
                                                            └─── ref_cnt 2
 
-The convention is that of lab 2.2, whose manager is the base: slots ``0 … num_computed_tokens + num_new_tokens - 1``
-must exist when a step runs, and position ``p`` lives in ``table[p // block_size]`` at offset ``p % block_size``. The
-new tokens are written to positions ``num_computed_tokens`` and up. All positions before that are only read.
+The base class is the manager of lab 2.2, and its convention applies here: when a step runs, the slots
+``0 … num_computed_tokens + num_new_tokens - 1`` must exist, and position ``p`` is in ``table[p // block_size]`` at
+offset ``p % block_size``. The new tokens are written to positions ``num_computed_tokens`` and up. All earlier positions
+are only read.
 
-The lab's page says whose file the base is in tests and in ``course run``.
+The lab's page says which file the base class comes from, in tests and in ``course run``.
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ from mini_vllm.request import Request
 
 
 class KVCacheManager(base.KVCacheManager):
-    """The manager of lab 2.2, whose tables may fork. A block may be in several tables; only a private one is written.
+    """The manager of lab 2.2, extended with forks: tables may share blocks, but only private blocks are written.
 
-    From the base come the tables and the prefix cache: ``get_computed_blocks`` finds whole blocks, ``allocate_slots``
-    adopts them and makes room, ``_index_full_blocks`` makes full blocks findable, ``free``, ``stats`` and
-    ``reset_prefix_cache`` stay as they are. The pool (``pool_class``, as in the base) is one that can ``fork_block``:
-    what you wrote in lab 3.1, or ``mini_vllm.block_pool.BlockPool``.
+    The base provides the tables and the prefix cache: ``get_computed_blocks`` finds whole blocks, ``allocate_slots``
+    adopts them and makes room, and ``_index_full_blocks`` makes full blocks findable. ``free``, ``stats`` and
+    ``reset_prefix_cache`` need no change. The pool (``pool_class``, as in the base) provides ``fork_block``: it is your
+    pool of lab 3.1, or ``mini_vllm.block_pool.BlockPool``.
     """
 
     # ---- Task 1
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Let ``child`` share every block of ``parent``, the half-filled tail included. No block is taken or copied.
+        """Let ``child`` share every block of ``parent``, including the half-filled tail. No block is taken or copied.
 
         Before:
-        - the tokens of ``child`` begin with those of ``parent`` that are computed
+        - the tokens of ``child`` begin with the computed tokens of ``parent``
         After:
-        - the child's table names the same blocks as the parent's, in the same order
+        - the child's table contains the same blocks as the parent's table, in the same order
         - each of these blocks has one more owner
-        - the two tables are two lists: a later change of one does not show in the other
-        - if the parent holds nothing, neither does the child: it has no entry in ``_tables``
-        - neither request is written
-        - the statistics are as before: the child did not ask the cache
+        - the two tables are separate lists: a later change to one does not affect the other
+        - if the parent holds no blocks, neither does the child: the child has no entry in ``_tables``
+        - neither request object is changed
+        - the statistics are unchanged: the child did not query the cache
         Raises:
-        - RuntimeError if ``child`` holds blocks already; nothing changes then
+        - RuntimeError if ``child`` already holds blocks; nothing changes then
 
         Example::
 
@@ -79,24 +80,26 @@ class KVCacheManager(base.KVCacheManager):
 
             [ computed before: only read | num_new_tokens: written now ]
 
-        The base does all of it for a request that holds nothing, hits included. That call is given, and so is the check
-        of the arguments. You write what follows for a request that has a table, from a prompt, from hits or from a
-        fork. Useful parts of the base: ``_num_blocks_for`` and ``super().allocate_slots``.
+        For a request that holds no blocks, the base does everything, including the hits. That call is given, and so is
+        the check of the arguments. You write the case of a request that already has a table, from a prompt, from hits
+        or from a fork. Useful parts of the base: ``_num_blocks_for`` and ``super().allocate_slots``.
 
         Before:
         - blocks that were found in the cache are not written: the new tokens come after them
         After:
-        - a shared block that the new tokens are written into was forked (``fork_block``): the copy is in its place in
-          the table
-        - a private block is still in its place
-        - a shared block that is not written now is still shared
-        - fresh blocks follow in the table, as many as the new tokens need
-        - blocks that are full by now are indexed: copies, not the blocks that they were copied from
+        - each shared block that the new tokens are written into was forked (``fork_block``): the copy is in its place
+          in the table
+        - each private block is still in its place
+        - each shared block that is not written now is still shared
+        - fresh blocks follow in the table, exactly as many as the new tokens need
+        - blocks that are now full are indexed: the copies, not the blocks that they were copied from
         Returns:
-        - the blocks newly taken from the pool, or an empty list: copies in the order of the table, then fresh blocks
-        - None if copies and fresh blocks together do not fit; nothing has changed then
+        - a list of the blocks newly taken from the pool, which may be empty: first the copies in the order of the
+          table, then the fresh blocks
+        - None if there are fewer free blocks than copies and fresh blocks together; nothing has changed then
         Raises:
-        - what ``_check_arguments`` of the base raises, for example RuntimeError for hits of a request that has a table
+        - the errors of ``_check_arguments`` of the base, for example RuntimeError if hits are passed for a request that
+          has a table
 
         Example::
 
@@ -134,13 +137,13 @@ class KVCacheManager(base.KVCacheManager):
     # ---- given
 
     def finish_step(self) -> None:
-        """The planned step has run: its copies are made and its K/V is written. Given."""
+        """Tell the pool that the step has run: its copies are made, and its K/V is written. This method is given."""
         self.block_pool.finish_copies()
 
     def check_integrity(self) -> None:
-        """Raise RuntimeError if pool and tables disagree. Given: call it whenever you are in doubt.
+        """Raise RuntimeError if the pool and the tables disagree. This method is given: call it when you are in doubt.
 
-        Every reference belongs to a table, as in the base, or to a pending copy.
+        Every reference must belong to a table, as in the base, or to a pending copy.
         """
         self.block_pool.check_integrity()
         owners = Counter(block.block_id for table in self._tables.values() for block in table)

@@ -1,7 +1,8 @@
-"""Lab 3.2, parallel sampling. Each test pins one rule; its failure says which.
+"""Lab 3.2, parallel sampling. Each test checks one rule, and its failure message names the rule.
 
-``Server`` below is the rest of a server: a memory that makes the pending copies and then writes, and a fake model whose
-scores are a hash of what it *reads* through the block table. A slot that holds somebody else's K/V gives other tokens.
+``Server`` below stands in for the rest of a server: a memory that makes the pending copies and then writes, and a fake
+model whose scores are a hash of the K/V that it *reads* through the block table. If a slot holds the K/V of another
+request, the model produces other tokens.
 """
 
 import random
@@ -21,7 +22,7 @@ def prompt(num_tokens, start=0):
 
 
 def counts(manager):
-    """The statistics, by name."""
+    """Return the statistics by name."""
     stats = manager.stats
     return {name: getattr(stats, name)
             for name in ("num_queries", "num_query_tokens", "num_hit_tokens", "num_evicted_blocks")}
@@ -44,7 +45,7 @@ def ref_cnts(manager, block_ids):
 
 
 def state(manager, *requests):
-    """What a call that returns None or raises must leave alone."""
+    """Return everything that a call must leave unchanged if it returns None or raises."""
     tables = [list(manager.get_block_ids(request.request_id)) for request in requests]
     return pool_state(manager.block_pool) | {"tables": tables, "stats": counts(manager)}
 
@@ -59,16 +60,17 @@ def pool_state(pool):
 def assert_unchanged(manager, before, call, *requests):
     after = state(manager, *requests)
     changes = "; ".join(f"{name} was {before[name]}, is {after[name]}" for name in after if after[name] != before[name])
-    assert not changes, f"{call} should change nothing, but {changes}. Count and check first, then change"
+    assert not changes, f"{call} should change nothing, but {changes}. Do all counting and checking before any change"
 
 
 def admit_child(manager, child):
-    """``admit`` for the child of a parent that holds nothing: these are its first slots, and given."""
+    """Admit the child of a parent that holds no blocks. Its first slots are given code, not part of the task."""
     try:
         return admit(manager, child)
     except NotImplementedError:
-        pytest.fail("fork() of a parent that holds nothing left an empty table for the child, and allocate_slots takes "
-                    "it for a request that has slots already: one that holds nothing has no entry", pytrace=False)
+        pytest.fail("fork() of a parent without blocks left an empty table for the child, so allocate_slots treats the "
+                    "child as a request that already has slots: a request without blocks must have no entry in _tables",
+                    pytrace=False)
 
 
 def tables_of(manager, requests):
@@ -76,7 +78,7 @@ def tables_of(manager, requests):
 
 
 def assert_counts(manager, requests, when):
-    """ref_cnt is the number of tables that name a block (while no copy is pending)."""
+    """Check that the ref_cnt of each block is the number of tables that contain it. No copy may be pending."""
     assert_counts_of(manager.block_pool, tables_of(manager, requests), when)
 
 
@@ -84,11 +86,11 @@ def assert_counts_of(pool, tables, when):
     for block in pool.blocks:
         num_owners = sum(table.count(block.block_id) for table in tables.values())
         assert block.ref_cnt == num_owners, (f"{when}: block {block.block_id} has ref_cnt {block.ref_cnt}, but "
-                                             f"{num_owners} of the tables {tables} name it")
+                                             f"{num_owners} of the tables {tables} contain it")
 
 
 def start(manager, request, num_new_tokens=None):
-    """Slots for the prompt, or a part of it, as if the step had run."""
+    """Allocate slots for the prompt, or a part of it, and advance the request as if the step had run."""
     num_new_tokens = num_new_tokens or request.num_tokens
     blocks = manager.allocate_slots(request, num_new_tokens)
     if blocks is not None:
@@ -97,7 +99,7 @@ def start(manager, request, num_new_tokens=None):
 
 
 def admit(manager, request):
-    """What a scheduler does with a waiting request: look up, make slots, advance num_computed_tokens."""
+    """Admit a waiting request as a scheduler does: look up, allocate slots, advance num_computed_tokens."""
     hits, num_cached = manager.get_computed_blocks(request)
     blocks = manager.allocate_slots(request, request.num_tokens - num_cached, hits, num_cached)
     if blocks is not None:
@@ -106,7 +108,7 @@ def admit(manager, request):
 
 
 def fork(manager, parent, name):
-    """A child with the parent's tokens, so far, and its blocks."""
+    """Return a child that has the parent's tokens so far and shares its blocks."""
     child = Request(name, parent.prompt_token_ids)
     for token_id in parent.output_token_ids:
         child.append_output_token(token_id)
@@ -116,7 +118,7 @@ def fork(manager, parent, name):
 
 
 def make_family(lab, num_tokens, num_blocks=10, num_children=1, enable_caching=False):
-    """A manager with block size 4, a parent with a computed prompt, and its children."""
+    """Return a manager with block size 4, a parent with a computed prompt, and its children."""
     manager = lab.KVCacheManager(num_blocks=num_blocks, block_size=4, enable_caching=enable_caching)
     parent = Request("parent", prompt(num_tokens))
     start(manager, parent)
@@ -124,30 +126,30 @@ def make_family(lab, num_tokens, num_blocks=10, num_children=1, enable_caching=F
 
 
 def assert_forks(lab):
-    """Of a fork that does nothing, much else would be true."""
+    """Check that ``fork`` shares blocks: a fork that does nothing would pass many other checks."""
     manager, *_ = make_family(lab, num_tokens=10)
     assert_shares(manager, "child 0")
 
 
 def assert_goes_on(lab):
-    """Of slots that nobody makes, much else would be true."""
+    """Check that ``allocate_slots`` works for a child: a method that does nothing would pass many other checks."""
     manager, _, child = make_family(lab, num_tokens=10)
     got = ids(manager.allocate_slots(child, 1))
-    assert got == [4], (f"the child's 11th token goes into block 3, which it shares: allocate_slots(child, 1) gave "
-                        f"{got}, expected [4], the copy")
+    assert got == [4], (f"the child's 11th token belongs in block 3, which is shared: allocate_slots(child, 1) "
+                        f"returned {got}, expected [4], the copy")
 
 
 def assert_shares(manager, name):
     got = manager.get_block_ids(name)
     assert got == [1, 2, 3], (f"the parent's 10 tokens are in the blocks [1, 2, 3]; after fork() the child's table is "
-                              f"{got}, expected the same")
+                              f"{got}, expected the same blocks")
 
 
 # ---- the rest of a server
 
 
 def kv_of(token_ids):
-    """The K/V at each position: a number that depends on all tokens up to it."""
+    """Return the K/V at each position: a number that depends on all tokens up to that position."""
     numbers, number = [], 0
     for token_id in token_ids:
         number = zlib.crc32(token_id.to_bytes(4, "little"), number)
@@ -156,7 +158,7 @@ def kv_of(token_ids):
 
 
 def scores(keys_values):
-    """The fake model: a score for every token, from the K/V of the context."""
+    """Return the fake model's score of every token, computed from the K/V of the context."""
     digest = zlib.crc32(np.array(keys_values, dtype=np.int64).tobytes())
     return np.random.default_rng(digest).random(NUM_TOKENS_KNOWN)
 
@@ -168,7 +170,7 @@ class Server:
         self.size = block_size
         self.memory = np.full((num_blocks, block_size), -1, dtype=np.int64)
         self.requests = []
-        #: Id of a request → its table, as it was last read.
+        #: Request id → its table when it was last read.
         self.tables = {}
         self.num_copies = self.max_blocks_used = 0
 
@@ -192,22 +194,23 @@ class Server:
         self.tables[request.request_id] = list(self.manager.get_block_ids(request.request_id))
 
     def state(self):
-        """As ``state`` has it, with the tables as they were last read."""
+        """Return the same as the function ``state``, with the tables as they were last read."""
         tables = [self.tables.get(request.request_id, []) for request in self.requests]
         return pool_state(self.pool) | {"tables": tables, "stats": counts(self.manager)}
 
     def step(self, num_new_tokens):
-        """Slots for all; then the copies, last one first, because no order is promised; then the writes."""
+        """Allocate slots for all requests, then run the step."""
         for request, count in num_new_tokens.items():
             blocks = self.manager.allocate_slots(request, count)
-            assert blocks is not None, (f"request {request.request_id} needs {count} slots after "
-                                        f"{request.num_computed_tokens} and got None with {len(free_ids(self.manager))}"
-                                        " blocks free: blocks leak, or are forked without need")
+            assert blocks is not None, (f"request {request.request_id} has {request.num_computed_tokens} computed "
+                                        f"tokens and needs {count} more slots: allocate_slots returned None with "
+                                        f"{len(free_ids(self.manager))} blocks free. Either blocks leak, or blocks are "
+                                        "forked without need")
         self.run(num_new_tokens)
 
     def run(self, num_new_tokens):
         pool = self.pool
-        for source, copy in pool.pending_copies[::-1]:
+        for source, copy in pool.pending_copies[::-1]:  # last one first, because no order is promised
             self.memory[copy.block_id] = self.memory[source.block_id]
         self.num_copies += len(pool.pending_copies)
         for request, count in num_new_tokens.items():
@@ -216,10 +219,10 @@ class Server:
             numbers = kv_of(request.all_token_ids[:first + count])
             for p in range(first, first + count):
                 block = pool.blocks[table[p // self.size]]
-                # An indexed block may have been found by a request of the same step: all write before anybody reads.
+                # Another request of the same step may have found an indexed block: all requests write before any reads.
                 assert block.ref_cnt == 1 or block.block_hash is not None, (
                     f"request {request.request_id} writes position {p} into block {block.block_id}, whose ref_cnt is "
-                    f"{block.ref_cnt}: others read it")
+                    f"{block.ref_cnt}: other requests read this block")
                 self.memory[block.block_id, p % self.size] = numbers[p]
             request.num_computed_tokens += count
         self.manager.finish_step()
@@ -232,27 +235,27 @@ class Server:
         return self.memory[table].ravel()[:request.num_computed_tokens].tolist()
 
     def assert_contents(self, when):
-        """What each request reads is its own. The tables, by request."""
+        """Check that each request reads its own K/V. Return the tables by request id."""
         tables = self.tables = tables_of(self.manager, self.requests)
         for request in self.requests:
             table = tables[request.request_id]
             got = self.read_through(table, request)
             expected = kv_of(request.all_token_ids[:request.num_computed_tokens])
             wrong = [p for p, (a, b) in enumerate(zip(got, expected)) if a != b]
-            assert got == expected, (f"{when}: request {request.request_id} reads the K/V of other tokens at positions "
-                                     f"{wrong[:8]} through its table {table}")
+            assert got == expected, (f"{when}: request {request.request_id}, with the table {table}, reads the K/V of "
+                                     f"other tokens at positions {wrong[:8]}")
         return tables
 
     def assert_index(self, when):
-        """The index names what is there: an indexed block holds the K/V of its key's tokens, after its ancestors'."""
+        """Check that each indexed block holds the K/V of its key's tokens, computed after the ancestors' tokens."""
         for block in self.pool.blocks:
             tokens, key = [], block.block_hash
             while key is not None:
                 tokens, key = [*key.token_ids, *tokens], key.parent
             got, expected = self.memory[block.block_id].tolist(), kv_of(tokens)[-self.size:]
             assert not tokens or got == expected, (
-                f"{when}: block {block.block_id} is found as the end of the tokens {tokens}, but holds K/V of others. "
-                "Was a block indexed that a copy was made of, in place of the copy?")
+                f"{when}: block {block.block_id} is indexed as the last block of the tokens {tokens}, but it holds the "
+                "K/V of other tokens. Was the source of a copy indexed instead of the copy?")
 
 
 # ---- Task 1
@@ -263,9 +266,9 @@ def test_task_1_a_child_shares_every_block_with_the_tail(lab):
     manager, parent, child = make_family(lab, num_tokens=10)
     got = manager.get_block_ids("child 0")
     assert got == [1, 2, 3], (f"the parent's 10 tokens are in blocks 1, 2, 3; the child's table is {got}, expected "
-                              "[1, 2, 3]: the half-filled block 3 is shared too")
+                              "[1, 2, 3]: the half-filled block 3 is also shared")
     got = ref_cnts(manager, [1, 2, 3])
-    assert got == [2, 2, 2], f"two tables name the blocks 1, 2, 3, but their ref_cnt is {got}, expected [2, 2, 2]"
+    assert got == [2, 2, 2], f"two tables contain the blocks 1, 2, 3, but their ref_cnt is {got}, expected [2, 2, 2]"
     assert_counts(manager, [parent, child], "after fork()")
 
 
@@ -273,8 +276,9 @@ def test_task_1_a_child_shares_every_block_with_the_tail(lab):
 def test_task_1_forking_takes_no_block_and_copies_nothing(lab):
     manager, parent, *children = make_family(lab, num_tokens=10, num_blocks=4, num_children=3)
     got = (free_ids(manager), pending(manager), ref_cnts(manager, [1, 2, 3]))
-    assert got == ([], [], [4, 4, 4]), (f"a pool of three blocks, all the parent's, and three forks: (free, pending, "
-                                        f"ref_cnt) is {got}, expected ([], [], [4, 4, 4]). Copies come with writes")
+    assert got == ([], [], [4, 4, 4]), (f"the parent holds all three blocks of the pool and is forked three times: "
+                                        f"(free, pending, ref_cnt) is {got}, expected ([], [], [4, 4, 4]). A copy is "
+                                        "needed only when a request writes")
 
 
 @pytest.mark.points(2)
@@ -286,7 +290,7 @@ def test_task_1_a_child_that_holds_blocks_is_refused(lab):
     before = state(manager, *family)
     for source, bad in ((parent, other), (parent, child), (parent, parent), (waiting, child)):
         call = f"fork({source.request_id!r}, {bad.request_id!r})"
-        with must_raise(RuntimeError, call, f"{bad.request_id!r} holds blocks already"):
+        with must_raise(RuntimeError, call, f"{bad.request_id!r} already holds blocks"):
             manager.fork(source, bad)
         assert_unchanged(manager, before, call, *family)
 
@@ -295,13 +299,13 @@ def test_task_1_a_child_that_holds_blocks_is_refused(lab):
 def test_task_1_blocks_that_are_not_written_yet_are_shared_too(lab):
     manager = lab.KVCacheManager(num_blocks=10, block_size=4, enable_caching=False)
     parent = Request("parent", prompt(10))
-    manager.allocate_slots(parent, 13)  # with slots 10 to 12, for tokens that are not known yet
+    manager.allocate_slots(parent, 13)  # slots 10 to 12 are for tokens that are not known yet
     parent.num_computed_tokens = 10
     fork(manager, parent, "child")
     got = manager.get_block_ids("child"), ref_cnts(manager, [1, 2, 3, 4])
     assert got == ([1, 2, 3, 4], [2, 2, 2, 2]), (
-        f"the parent has 10 tokens and 13 slots, in the blocks 1 to 4; its child has (table, ref_cnt of 1 to 4) {got}, "
-        "expected ([1, 2, 3, 4], [2, 2, 2, 2]): every block of the table is shared")
+        f"the parent has 10 tokens and 13 slots, in the blocks 1 to 4; after fork(), (the child's table, ref_cnt of "
+        f"blocks 1 to 4) is {got}, expected ([1, 2, 3, 4], [2, 2, 2, 2]): every block of the table is shared")
 
 
 @pytest.mark.points(1)
@@ -310,7 +314,7 @@ def test_task_1_a_child_may_have_more_tokens_than_its_parent(lab):
     manager.fork(parent, Request("child", [*prompt(10), 7, 8, 9]))
     got = manager.get_block_ids("child")
     assert got == [1, 2, 3], (f"the child's 13 tokens begin with the parent's 10; after fork() its table is {got}, "
-                              "expected [1, 2, 3]: the tokens that are computed are what must agree")
+                              "expected [1, 2, 3]: only the computed tokens must agree")
 
 
 @pytest.mark.points(1)
@@ -320,11 +324,11 @@ def test_task_1_a_parent_without_blocks_has_a_child_without_blocks(lab):
     parent = Request("parent", prompt(6))
     child = fork(manager, parent, "child")
     got = manager.get_block_ids("child")
-    assert got == [], f"the parent holds nothing; after fork() the child's table is {got}, expected []"
+    assert got == [], f"the parent holds no blocks; after fork() the child's table is {got}, expected []"
     got = ids(admit_child(manager, child)), manager.stats.num_queries
     assert got == ([1, 2], 1), (f"the child of a waiting parent asks for 6 slots: (newly taken blocks, queries) is "
                                 f"{got}, expected ([1, 2], 1), as for any request that gets its first slots. Did "
-                                "fork() leave an empty table? One that holds nothing has no entry")
+                                "fork() leave an empty table? A request without blocks must have no entry in _tables")
 
 
 @pytest.mark.points(1)
@@ -335,15 +339,16 @@ def test_task_1_the_child_of_a_waiting_parent_asks_the_cache_itself(lab):
     child = fork(manager, Request("waiting", prompt(10)), "child")
     admit_child(manager, child)
     got = manager.get_block_ids("child"), manager.stats.num_queries, manager.stats.num_hit_tokens
-    assert got == ([1, 2, 4], 2, 8), (f"the child of a request without blocks is admitted like any other: (table, "
-                                      f"queries, tokens found) is {got}, expected ([1, 2, 4], 2, 8). Did fork() leave "
-                                      "an empty table? One that holds nothing has no entry")
+    assert got == ([1, 2, 4], 2, 8), (f"the child of a request without blocks is admitted like any other request: "
+                                      f"(table, queries, tokens found) is {got}, expected ([1, 2, 4], 2, 8). Did "
+                                      "fork() leave an empty table? A request without blocks must have no entry in "
+                                      "_tables")
 
 
 @pytest.mark.points(1)
 def test_task_1_fork_writes_neither_request(lab):
     manager, parent, _ = make_family(lab, num_tokens=10)
-    parent.append_output_token(7)  # so that the two differ in all that could be handed on
+    parent.append_output_token(7)  # so that the two requests differ in every field that could be copied
     parent.priority, parent.arrival_time, parent.status = Priority.HIGH, 1.0, RequestStatus.RUNNING
     parent.num_cached_tokens, parent.num_preemptions, parent.num_sequences = 8, 1, 2
     child = Request("c", prompt(10), SamplingParams(seed=1))
@@ -353,8 +358,8 @@ def test_task_1_fork_writes_neither_request(lab):
     changes = [f"{who}.{name} was {was[name]}, is {value}" for who, was, request in zip(
         ("parent", "child"), before, (parent, child)) for name, value in vars(request).items()
         if was.get(name) != str(value)]
-    assert not changes, (f"fork(parent, child) should write neither request, but {'; '.join(changes)}. The scheduler "
-                         "advances them, nobody else")
+    assert not changes, (f"fork(parent, child) should change neither request, but {'; '.join(changes)}. Only the "
+                         "scheduler changes requests")
 
 
 @pytest.mark.points(1)
@@ -364,7 +369,7 @@ def test_task_1_a_fork_is_no_query(lab):
     fork(manager, parent, "child")
     assert_shares(manager, "child")
     assert counts(manager) == before, (f"fork() changed the statistics from {before} to {counts(manager)}: a child "
-                                       "asks the cache for nothing, it has its parent's blocks")
+                                       "does not query the cache, because it has its parent's blocks")
 
 
 @pytest.mark.points(2)
@@ -376,8 +381,8 @@ def test_task_1_found_blocks_are_shared_with_the_child_as_any(lab):
     child = fork(manager, second, "child")
     got = manager.get_block_ids("child"), ref_cnts(manager, [1, 2, 3, 4])
     assert got == ([1, 2, 4], [3, 3, 1, 2]), (
-        f"'second' found blocks 1 and 2 of 'first' and took 4; its child has (table, ref_cnt of 1 to 4) {got}, "
-        "expected ([1, 2, 4], [3, 3, 1, 2])")
+        f"'second' found blocks 1 and 2 of 'first' and took block 4; after its fork, (the child's table, ref_cnt of "
+        f"blocks 1 to 4) is {got}, expected ([1, 2, 4], [3, 3, 1, 2])")
     assert_counts(manager, [first, second, child], "after a hit and a fork")
 
 
@@ -385,14 +390,15 @@ def test_task_1_found_blocks_are_shared_with_the_child_as_any(lab):
 def test_task_1_the_last_of_a_family_gives_the_tail_back_first(lab):
     manager, parent, child = make_family(lab, num_tokens=12, num_blocks=6)
     manager.free(parent)
-    assert free_ids(manager) == [4, 5], (f"the child still has the blocks 1, 2, 3; after free(parent) the queue reads "
+    assert free_ids(manager) == [4, 5], (f"the child still holds the blocks 1, 2, 3; after free(parent) the queue is "
                                          f"{free_ids(manager)}, expected [4, 5]")
     manager.free(child)
     got = free_ids(manager)
-    assert got == [4, 5, 3, 2, 1], f"free() of the table [1, 2, 3] left the queue {got}, expected [4, 5, 3, 2, 1]"
+    assert got == [4, 5, 3, 2, 1], (f"the child's table is [1, 2, 3]; after free(child) the queue is {got}, expected "
+                                    "[4, 5, 3, 2, 1]")
     manager.free(child)
-    assert free_ids(manager) == got, (f"after a second free() of the child the queue reads {free_ids(manager)}, "
-                                      f"expected {got} as before: it holds nothing")
+    assert free_ids(manager) == got, (f"after a second free(child) the queue is {free_ids(manager)}, expected {got} as "
+                                      "before: the child holds no blocks")
 
 
 # ---- Task 2
@@ -405,24 +411,28 @@ def test_task_2_a_private_table_is_written_in_place(lab):
     for count in (1, 1, 1, 5):
         got.append(ids(manager.allocate_slots(parent, count)))
         parent.num_computed_tokens += count
-    assert got == [[], [], [3], [4]], (f"6 tokens without a fork, then 1, 1, 1, 5 more at block size 4: newly taken "
-                                       f"{got}, expected [[], [], [3], [4]], as in lab 2.2")
-    assert pending(manager) == [], f"nothing is shared, but the copies {pending(manager)} are pending"
+    assert got == [[], [], [3], [4]], (f"a request without a fork has 6 tokens and gets 1, 1, 1 and 5 more at block "
+                                       f"size 4: the newly taken blocks are {got}, expected [[], [], [3], [4]], as in "
+                                       "lab 2.2")
+    assert pending(manager) == [], f"no block is shared, but the copies {pending(manager)} are pending"
 
 
 @pytest.mark.points(1)
 def test_task_2_an_indexed_block_that_is_private_is_written_in_place(lab):
-    """Full blocks are indexed when they get their slots. A step that was cut short writes them again."""
+    """Check that a private block is not copied because it is indexed.
+
+    Full blocks are indexed when their slots are allocated. After a step that was cut short, they are written again.
+    """
     assert_goes_on(lab)
     manager = lab.KVCacheManager(num_blocks=4, block_size=4)
     request = Request("parent", prompt(10))
     got = ids(manager.allocate_slots(request, 10))
-    assert got == [1, 2, 3], f"10 slots at block size 4: allocate_slots gave {got}, expected [1, 2, 3]"
+    assert got == [1, 2, 3], f"10 slots at block size 4: allocate_slots returned {got}, expected [1, 2, 3]"
     request.num_computed_tokens = 5
     got = ids(manager.allocate_slots(request, 5)), pending(manager)
-    assert got == ([], []), (f"10 slots in the blocks 1, 2, 3, of which 5 are computed, and no block free: "
-                             f"allocate_slots(parent, 5) and the pending copies are {got}, expected ([], []). Block 2 "
-                             "is in the index, but nobody else owns it")
+    assert got == ([], []), (f"a request has 10 slots in the blocks 1, 2, 3, with 5 tokens computed, and no block is "
+                             f"free: (result of allocate_slots(parent, 5), pending copies) is {got}, expected "
+                             "([], []). Block 2 is in the index, but it has no other owner")
 
 
 @pytest.mark.points(3)
@@ -430,14 +440,14 @@ def test_task_2_the_first_write_into_a_shared_tail_forks_it(lab):
     manager, parent, child = make_family(lab, num_tokens=10)
     taken = ids(manager.allocate_slots(child, 1))
     got = manager.get_block_ids("child 0")
-    assert got == [1, 2, 4], (f"the child writes token 10 into the shared block 3: its table is {got}, expected "
-                              "[1, 2, 4]. Only the block that is written is copied")
+    assert got == [1, 2, 4], (f"the child's token 10 belongs in the shared block 3: after allocate_slots its table is "
+                              f"{got}, expected [1, 2, 4]. Only the block that is written is copied")
     got = manager.get_block_ids("parent")
-    assert got == [1, 2, 3], (f"the child got block 4 in the place of block 3, and the parent's table is {got}, "
-                              "expected [1, 2, 3] as before. Do both have one list? fork gives the child its own "
-                              "(task 1)")
+    assert got == [1, 2, 3], (f"the child got block 4 in place of block 3, and the parent's table is {got}, expected "
+                              "[1, 2, 3] as before. Do both use the same list? fork must give the child a separate "
+                              "list (task 1)")
     assert pending(manager) == [(3, 4)], f"the copies {pending(manager)} are pending, expected [(3, 4)]"
-    assert taken == [4], f"allocate_slots gave {taken}, expected [4]: the copy is a block newly taken from the pool"
+    assert taken == [4], f"allocate_slots returned {taken}, expected [4]: the copy was newly taken from the pool"
     assert_counts(manager, [parent, child], "after the child's write")
 
 
@@ -445,22 +455,24 @@ def test_task_2_the_first_write_into_a_shared_tail_forks_it(lab):
 def test_task_2_the_last_owner_of_a_tail_writes_in_place(lab):
     manager, parent, child = make_family(lab, num_tokens=10)
     taken = ids(manager.allocate_slots(child, 1)), ids(manager.allocate_slots(parent, 1))
-    assert taken == ([4], []), (f"the child left block 3 for its copy, block 4; then the parent writes: newly taken "
-                                f"{taken}, expected ([4], []). Block 3 is the parent's alone by then")
+    assert taken == ([4], []), (f"the child writes first and gets block 4 as a copy of block 3; then the parent "
+                                f"writes: the newly taken blocks are {taken}, expected ([4], []). By then the parent "
+                                "is the only owner of block 3")
     child.num_computed_tokens += 1
     got = ids(manager.allocate_slots(child, 1))
-    assert got == [], f"the child's tail is its own now: allocate_slots for its second token gave {got}, expected []"
+    assert got == [], (f"the child's tail is private now: allocate_slots for its second token returned {got}, expected "
+                       "[]")
 
 
 @pytest.mark.points(2)
 def test_task_2_at_a_block_boundary_nothing_is_copied(lab):
     manager, parent, child = make_family(lab, num_tokens=8)
     taken = ids(manager.allocate_slots(child, 1)), ids(manager.allocate_slots(parent, 1))
-    assert taken == ([3], [4]), (f"8 tokens fill blocks 1 and 2; token 8 of child and parent: newly taken {taken}, "
-                                 "expected ([3], [4]), a fresh block each")
+    assert taken == ([3], [4]), (f"8 tokens fill blocks 1 and 2; then child and parent each write token 8: the newly "
+                                 f"taken blocks are {taken}, expected ([3], [4]), one fresh block each")
     assert pending(manager) == [], (f"the copies {pending(manager)} are pending, expected none: the new tokens are "
                                     "written after the shared blocks, not into them")
-    assert_counts(manager, [parent, child], "after a token each")
+    assert_counts(manager, [parent, child], "after one token each")
 
 
 @pytest.mark.points(2)
@@ -468,34 +480,37 @@ def test_task_2_forked_blocks_come_before_fresh_ones(lab):
     manager, parent, child = make_family(lab, num_tokens=10)
     taken, table = ids(manager.allocate_slots(child, 7)), manager.get_block_ids("child 0")
     assert len(taken) == 3 and table == [1, 2, *taken], (
-        f"positions 10 to 16 of the child: newly taken {taken}, table {table}, expected three blocks, and a table of "
-        "1, 2 and those three, in the same order: first the copy of block 3, then two fresh ones")
-    assert pending(manager) == [(3, taken[0])], (f"pending are {pending(manager)}, expected [(3, {taken[0]})]: the "
-                                                 f"first of the newly taken blocks {taken} is the copy of block 3")
+        f"the child writes positions 10 to 16: the newly taken blocks are {taken} and the table is {table}, expected "
+        "three new blocks, and a table of 1, 2 and these three in the same order: first the copy of block 3, then two "
+        "fresh blocks")
+    assert pending(manager) == [(3, taken[0])], (f"the copies {pending(manager)} are pending, expected "
+                                                 f"[(3, {taken[0]})]: the first of the newly taken blocks {taken} is "
+                                                 "the copy of block 3")
 
 
 @pytest.mark.points(2)
 def test_task_2_every_shared_block_that_is_written_is_forked(lab):
-    """Slots may exist before their tokens are computed: then one step writes into several shared blocks."""
-    for count, written in ((5, [2, 3]), (3, [2])):  # up to position 9; up to 7, the last of the second block
+    """Check a step that writes into several shared blocks: slots may exist before their tokens are computed."""
+    for count, written in ((5, [2, 3]), (3, [2])):  # up to position 9, and up to 7, the last of the second block
         manager = lab.KVCacheManager(num_blocks=12, block_size=4, enable_caching=False)
         parent = Request("parent", prompt(14))
         manager.allocate_slots(parent, 14)
-        parent.num_computed_tokens = 5  # the step was cut short; blocks 1 to 4 are there, two of them begun
+        parent.num_computed_tokens = 5  # the step was cut short; blocks 1 to 4 exist, and two of them contain tokens
         child = fork(manager, parent, "child")
         taken, table = ids(manager.allocate_slots(child, count)) or [], manager.get_block_ids("child")
         case = (f"the blocks 1, 2, 3, 4 are shared, and the child writes positions 5 to {4 + count}, in the blocks "
-                f"{written}: newly taken {taken}")
+                f"{written}: the newly taken blocks are {taken}")
         assert len(taken) == len(written) and table == [1, *taken, *range(2 + len(written), 5)], (
-            f"{case}, table {table}, expected {len(written)} newly taken, in the places of {written}. The other blocks "
-            "are not written now: they stay shared")
+            f"{case} and the table is {table}, expected {len(written)} new blocks in place of {written}. The other "
+            "blocks are not written now, so they stay shared")
         expected = [*zip(written, taken)]
-        assert sorted(pending(manager)) == expected, f"{case}, pending {pending(manager)}, expected {expected}"
+        assert sorted(pending(manager)) == expected, (f"{case} and the pending copies are {pending(manager)}, expected "
+                                                      f"{expected}")
 
 
 @pytest.mark.points(1)
 def test_task_2_a_shared_block_is_forked_though_it_is_indexed(lab):
-    for num_slots, num_copies in ((10, 2), (8, 1)):  # block 2, full and indexed, is in the middle; is the last
+    for num_slots, num_copies in ((10, 2), (8, 1)):  # block 2, full and indexed, is in the middle, and then the last
         manager = lab.KVCacheManager(num_blocks=8, block_size=4)
         parent = Request("parent", prompt(num_slots))
         manager.allocate_slots(parent, num_slots)  # blocks 1 and 2 are in the index from now on
@@ -505,22 +520,22 @@ def test_task_2_a_shared_block_is_forked_though_it_is_indexed(lab):
         manager.fork(parent, child)
         taken, table = ids(manager.allocate_slots(child, num_slots - 5)), manager.get_block_ids("other tokens")
         assert taken and len(taken) == num_copies and table == [1, *taken], (
-            f"the parent's {num_slots} slots are in the blocks {manager.get_block_ids('parent')}, 5 of them computed; "
-            f"a child with other tokens writes positions 5 to {num_slots - 1}: newly taken {taken}, table {table}, "
-            f"expected {num_copies} newly taken, after block 1. The parent reads block 2, whether it is in the index "
-            "or not")
+            f"the parent has {num_slots} slots in the blocks {manager.get_block_ids('parent')} and 5 computed tokens; "
+            f"a child with other tokens writes positions 5 to {num_slots - 1}: the newly taken blocks are {taken} and "
+            f"the table is {table}, expected a table of block 1 and {num_copies} new blocks. The parent reads block "
+            "2, whether or not it is in the index")
 
 
 @pytest.mark.points(1)
 def test_task_2_blocks_it_has_already_are_no_room(lab):
     manager, parent = make_family(lab, num_tokens=14, num_blocks=5, num_children=0)
-    parent.num_computed_tokens = 5  # the step was cut short; blocks 1 to 4 are there
+    parent.num_computed_tokens = 5  # the step was cut short; blocks 1 to 4 exist
     child = fork(manager, parent, "child")
     before = state(manager, parent, child)
     got = manager.allocate_slots(child, 1)
     assert got is None, (f"the child writes position 5, in the second of four shared blocks, and no block is free: "
-                         f"allocate_slots gave {ids(got)}, expected None. That its table is longer than 6 tokens need "
-                         "saves no copy")
+                         f"allocate_slots returned {ids(got)}, expected None. Its table is longer than 6 tokens need, "
+                         "but a copy is still needed")
     assert_unchanged(manager, before, "allocate_slots(child, 1), which returned None,", parent, child)
 
 
@@ -530,10 +545,12 @@ def test_task_2_a_fork_counts_as_room(lab):
     before = state(manager, parent, child)
     for count, why in ((3, "a copy of block 3 and a fresh block"), (7, "a copy of block 3 and two fresh blocks")):
         got = manager.allocate_slots(child, count)
-        assert got is None, f"{count} tokens need {why}, 1 is free: allocate_slots gave {ids(got)}, expected None"
+        assert got is None, (f"{count} tokens need {why}, but 1 block is free: allocate_slots returned {ids(got)}, "
+                             "expected None")
         assert_unchanged(manager, before, f"allocate_slots(child, {count}), which returned None,", parent, child)
     got = ids(manager.allocate_slots(child, 2))
-    assert got == [4], f"2 tokens need the copy of block 3 only, and 1 block is free: got {got}, expected [4]"
+    assert got == [4], (f"2 tokens need only the copy of block 3, and 1 block is free: allocate_slots returned {got}, "
+                        "expected [4]")
 
 
 @pytest.mark.points(2)
@@ -542,21 +559,23 @@ def test_task_2_several_copies_and_a_fresh_block_need_just_their_room(lab):
         manager = lab.KVCacheManager(num_blocks=5 + num_free, block_size=4, enable_caching=False)
         parent = Request("parent", prompt(14))
         manager.allocate_slots(parent, 14)
-        parent.num_computed_tokens = 5  # the step was cut short; blocks 1 to 4 are there
+        parent.num_computed_tokens = 5  # the step was cut short; blocks 1 to 4 exist
         child = fork(manager, parent, "child")
         before = state(manager, parent, child)
         taken, table = ids(manager.allocate_slots(child, 12)), manager.get_block_ids("child")
-        case = (f"the child writes positions 5 to 16: copies of the shared blocks 2, 3 and 4 and a fresh one are "
-                f"needed, {num_free} blocks are free, newly taken {taken}")
+        case = (f"the child writes positions 5 to 16, which needs copies of the shared blocks 2, 3 and 4 and a fresh "
+                f"block, and {num_free} blocks are free: the newly taken blocks are {taken}")
         if num_free == 3:
             assert taken is None, f"{case}, expected None"
             assert_unchanged(manager, before, "allocate_slots(child, 12), which returned None,", parent, child)
         else:
-            assert taken is not None, f"{case}, expected four: they fit"
+            assert taken is not None, f"{case}, expected four blocks: they fit"
             assert len(taken) == 4 and table == [1, *taken], (
-                f"{case}, table {table}, expected four, and a table of 1 and those four: each of the three is written")
+                f"{case} and the table is {table}, expected four new blocks, and a table of 1 and these four: each of "
+                "the three shared blocks is written")
             expected = [*zip((2, 3, 4), taken)]
-            assert sorted(pending(manager)) == expected, f"{case}, pending {pending(manager)}, expected {expected}"
+            assert sorted(pending(manager)) == expected, (f"{case} and the pending copies are {pending(manager)}, "
+                                                          f"expected {expected}")
 
 
 @pytest.mark.points(2)
@@ -564,7 +583,8 @@ def test_task_2_no_room_to_fork_is_none_and_changes_nothing(lab):
     manager, parent, child = make_family(lab, num_tokens=10, num_blocks=4)
     before = state(manager, parent, child)
     got = manager.allocate_slots(child, 1)
-    assert got is None, f"block 3 is shared and no block is free for a copy: got {ids(got)}, expected None"
+    assert got is None, (f"block 3 is shared and no block is free for a copy: allocate_slots returned {ids(got)}, "
+                         "expected None")
     assert_unchanged(manager, before, "allocate_slots(child, 1), which returned None,", parent, child)
 
 
@@ -577,16 +597,16 @@ def test_task_2_tables_of_parent_and_child_are_two_lists(lab):
         before = manager.get_block_ids(reader)
         manager.allocate_slots(requests[family.index(writer)], 6)
         got = manager.get_block_ids(reader)
-        assert got == before, (f"{writer!r} went on for 6 tokens after the fork: the table of {reader!r} was {before}, "
-                               f"is {got}. What happens to one table does not show in the other: fork copies the list "
-                               "(task 1)")
+        assert got == before, (f"{writer!r} got 6 more tokens after the fork: the table of {reader!r} was {before}, "
+                               f"and is now {got}. A change to one table must not affect the other: fork copies the "
+                               "list (task 1)")
         assert_counts(manager, requests, f"after the tokens of {writer!r}")
 
 
 @pytest.mark.points(4)
 @pytest.mark.parametrize("num_prompt_tokens, num_own_tokens, num_blocks, num_copies", [
-    (512, 32, 16 + 8 * 1, 0),  # ends at a block boundary: 16 blocks for all, then one each
-    (500, 32, 15 + 8 * 2, 7),  # a tail of 20 tokens: 15 blocks for all, then a tail and one more each
+    (512, 32, 16 + 8 * 1, 0),  # ends at a block boundary: 16 shared blocks, then one block per sample
+    (500, 32, 15 + 8 * 2, 7),  # a tail of 20 tokens: 15 shared blocks, then a tail and one more block per sample
     (481, 24, 15 + 8 * 1, 7),  # a tail of 1 token
 ])
 def test_task_2_eight_samples_store_the_prompt_once(lab, num_prompt_tokens, num_own_tokens, num_blocks, num_copies):
@@ -603,13 +623,14 @@ def test_task_2_eight_samples_store_the_prompt_once(lab, num_prompt_tokens, num_
         alone = prompt(num_prompt_tokens)
         while len(alone) < num_prompt_tokens + num_own_tokens:
             alone.append(int(np.argsort(scores(kv_of(alone)))[-1 - i]))
-        assert sample.all_token_ids == alone, (f"{case}: sample {i} is {sample.output_token_ids}, alone on the machine "
-                                               f"it would be {alone[num_prompt_tokens:]}")
+        assert sample.all_token_ids == alone, (f"{case}: sample {i} generated {sample.output_token_ids}, but "
+                                               f"alone it generates {alone[num_prompt_tokens:]}")
     got, naive = server.max_blocks_used, 8 * -(-(num_prompt_tokens + num_own_tokens) // 32)
-    assert got == num_blocks, (f"{case}: {got} blocks in use, expected {num_blocks}. With a private copy of the prompt "
-                               f"for each it would be {naive}")
+    assert got == num_blocks, (f"{case}: {got} blocks are in use, expected {num_blocks}. With a private copy of the "
+                               f"prompt per sample it would be {naive}")
     assert server.num_copies == num_copies, (f"{case}: {server.num_copies} blocks were copied, expected {num_copies}: "
-                                             "the half-filled tail, for every sample but the last one to leave it")
+                                             "a half-filled tail is copied for every sample except the last one to "
+                                             "write, and a full block is never copied")
 
 
 # ---- Task 2, together with the prefix cache
@@ -620,15 +641,16 @@ def test_task_2_the_first_slots_are_the_bases_hits_and_all(lab):
     manager, parent, child = make_family(lab, num_tokens=10, enable_caching=True)
     other = Request("other", prompt(10))
     hits, num_cached = manager.get_computed_blocks(other)
-    assert (ids(hits), num_cached) == ([1, 2], 8), (f"the prompt is in blocks 1, 2 and a half: a lookup gave "
-                                                    f"{ids(hits)} with {num_cached} tokens, expected [1, 2] with 8")
+    assert (ids(hits), num_cached) == ([1, 2], 8), (f"the prompt fills blocks 1 and 2 and half of block 3: a lookup "
+                                                    f"found {ids(hits)} with {num_cached} tokens, expected [1, 2] with "
+                                                    "8")
     child.append_output_token(7)
     taken = ids(manager.allocate_slots(child, 1)), ids(manager.allocate_slots(other, 2, hits, num_cached))
-    assert taken == ([4], [5]), (f"the child's token 10 copies block 3, the other's tokens 8 and 9 start a fresh "
-                                 f"block: newly taken {taken}, expected ([4], [5])")
+    assert taken == ([4], [5]), (f"the child's token 10 needs a copy of block 3, and tokens 8 and 9 of the other "
+                                 f"request need a fresh block: the newly taken blocks are {taken}, expected ([4], [5])")
     got = ref_cnts(manager, [1, 2, 3, 4, 5])
-    assert got == [3, 3, 1, 1, 1], (f"blocks 1 and 2 are in three tables, 3 to 5 in one: ref_cnt {got}, expected "
-                                    "[3, 3, 1, 1, 1]")
+    assert got == [3, 3, 1, 1, 1], (f"blocks 1 and 2 are in three tables, blocks 3 to 5 in one: their ref_cnt is "
+                                    f"{got}, expected [3, 3, 1, 1, 1]")
 
 
 @pytest.mark.points(3)
@@ -638,11 +660,11 @@ def test_task_2_a_copy_is_indexed_not_what_it_was_copied_from(lab):
         child.append_output_token(token_id)
     manager.allocate_slots(child, 2)  # block 3 is copied into 4, and tokens 10 and 11 fill the copy
     got = ids(manager.get_computed_blocks(Request("next turn", [*child.all_token_ids, 9]))[0])
-    assert got == [1, 2, 4], (f"the child's 12 tokens are in the blocks 1, 2, 4, and a lookup of them finds {got}. "
-                              "Fork first; then what the base indexes is the child's own table")
+    assert got == [1, 2, 4], (f"the child's 12 tokens are in the blocks 1, 2, 4, but a lookup of these tokens finds "
+                              f"{got}. Fork first, so that the base indexes the copy in the child's table")
     hashed = manager.block_pool.blocks[3].block_hash
-    assert hashed is None, (f"the parent's block 3 holds two tokens, and is indexed as {hashed!r}: the child's tokens "
-                            "were never in it")
+    assert hashed is None, (f"the parent's block 3 holds two tokens, but is indexed as {hashed!r}: the child's tokens "
+                            "were never in this block")
 
 
 @pytest.mark.points(2)
@@ -657,8 +679,9 @@ def test_task_2_a_found_block_is_never_copied(lab):
             manager.allocate_slots(request, 1)
             request.num_computed_tokens += 1
     got = pending(manager), ref_cnts(manager, [1, 2])
-    assert got == ([], [2, 2]), (f"two requests share blocks 1 and 2 by a hit and decode 6 tokens each: (copies, "
-                                 f"ref_cnt of 1 and 2) is {got}, expected ([], [2, 2]): nobody writes a found block")
+    assert got == ([], [2, 2]), (f"two requests share blocks 1 and 2 through a cache hit and decode 6 tokens each: "
+                                 f"(copies, ref_cnt of blocks 1 and 2) is {got}, expected ([], [2, 2]): no request "
+                                 "writes into a block that was found")
 
 
 @pytest.mark.points(2)
@@ -667,8 +690,8 @@ def test_task_2_hits_for_a_child_are_refused(lab):
     manager, parent, child = make_family(lab, num_tokens=10, enable_caching=True)
     hits, num_cached = manager.get_computed_blocks(child)
     before = state(manager, parent, child)
-    call = "allocate_slots(child, 1, blocks 1 and 2 as hits), where the child has a table,"
-    with must_raise(RuntimeError, call, "hits come with the first slots only"):
+    call = "allocate_slots(child, 1, blocks 1 and 2 as hits), where the child already has a table,"
+    with must_raise(RuntimeError, call, "hits are allowed only with a request's first slots"):
         manager.allocate_slots(child, 1, hits, num_cached)
     assert_unchanged(manager, before, call, parent, child)
 
@@ -677,20 +700,20 @@ def test_task_2_hits_for_a_child_are_refused(lab):
 def test_task_2_only_first_slots_count_as_a_query(lab):
     manager, parent, child = make_family(lab, num_tokens=10, num_blocks=5, enable_caching=True)
     got = ids(manager.allocate_slots(child, 7))
-    assert got is None, (f"allocate_slots(child, 7) needs a copy and two fresh blocks, and one block is free: it gave "
-                         f"{got}, expected None")
+    assert got is None, (f"allocate_slots(child, 7) needs a copy and two fresh blocks, but one block is free: it "
+                         f"returned {got}, expected None")
     manager.allocate_slots(child, 1)
     other = Request("other", prompt(9))
     admit(manager, other)
     got = (manager.stats.num_queries, manager.stats.num_query_tokens, manager.stats.num_hit_tokens)
-    assert got == (1, 10, 0), (f"the parent asked for 10 tokens and found 0, the child got a copy, another request "
-                               f"found no room: (queries, tokens, found) is {got}, expected (1, 10, 0)")
+    assert got == (1, 10, 0), (f"the parent queried 10 tokens and found 0, the child got a copy, and another request "
+                               f"did not fit: (queries, tokens queried, tokens found) is {got}, expected (1, 10, 0)")
     manager.free(parent)
     manager.finish_step()
     admit(manager, other)
     got = (manager.stats.num_queries, manager.stats.num_query_tokens, manager.stats.num_hit_tokens)
-    assert got == (2, 19, 8), (f"then the parent ends and the other finds the child's 8 tokens: (queries, tokens, "
-                               f"found) is {got}, expected (2, 19, 8)")
+    assert got == (2, 19, 8), (f"then the parent ends, and the other request finds 8 tokens in the child's blocks: "
+                               f"(queries, tokens queried, tokens found) is {got}, expected (2, 19, 8)")
 
 
 # ---- Task 2, together with the base's free
@@ -710,9 +733,9 @@ def test_task_2_a_family_ends_in_any_order(lab, order):
         living.remove(family[index])
         got = manager.get_block_ids(family[index].request_id)
         assert got == [], f"after free({family[index].request_id!r}) its table is {got}, expected []"
-        assert_counts(manager, living, f"tables {tables}, freed in the order {order}, up to {index}")
+        assert_counts(manager, living, f"the tables {tables} are freed in the order {order}; after table {index}")
     got = manager.block_pool.get_num_free_blocks()
-    assert got == 9, f"all three requests have ended and {got} blocks are free, expected 9"
+    assert got == 9, f"all three requests have ended, but {got} blocks are free, expected 9"
 
 
 @pytest.mark.points(3)
@@ -722,18 +745,19 @@ def test_task_2_a_child_reads_on_when_its_parent_has_ended(lab):
     child = server.fork(parent, "child")
     server.end(parent)
     got = ref_cnts(server.manager, [1, 2, 3])
-    assert got == [1, 1, 1], (f"the child holds blocks 1, 2, 3, the parent has ended: their ref_cnt is {got}, expected "
-                              "[1, 1, 1]")
+    assert got == [1, 1, 1], (f"the child holds blocks 1, 2, 3, and the parent has ended: the ref_cnt of the blocks is "
+                              f"{got}, expected [1, 1, 1]")
     server.start("other", prompt(12, 3))
     child.append_output_token(7)
     server.step({child: 1})
-    server.assert_contents("the parent ended, another request came, the child wrote a token")
-    assert server.num_copies == 0, f"the child was alone with its tail, but {server.num_copies} blocks were copied"
+    server.assert_contents("the parent ended, another request arrived, and the child wrote a token")
+    assert server.num_copies == 0, (f"the child was the only owner of its tail, but {server.num_copies} blocks were "
+                                    "copied")
 
 
 @pytest.mark.points(3)
 @pytest.mark.parametrize("who_ends", ["parent", "child"])
-def test_task_2_ending_while_a_copy_is_pending_harms_nobody(lab, who_ends):
+def test_task_2_ending_while_a_copy_is_pending_does_no_harm(lab, who_ends):
     server = Server(lab, num_blocks=7, block_size=4)
     parent = server.start("parent", prompt(10))
     child = server.fork(parent, "child")
@@ -743,13 +767,13 @@ def test_task_2_ending_while_a_copy_is_pending_harms_nobody(lab, who_ends):
     server.end(gone)
     other = Request("other", prompt(12, 3))
     got = ids(server.manager.allocate_slots(other, 12))
-    assert got is None, (f"2 blocks are free until the copy (3, 4) is made, 3 are needed: got {got}, expected None. "
-                         "free() must leave it to free_blocks what is free, and when")
+    assert got is None, (f"until the copy (3, 4) is made, 2 blocks are free, but 3 are needed: allocate_slots returned "
+                         f"{got}, expected None. free() must let free_blocks decide when a block becomes free")
     server.run({child: 1} if stays is child else {})
     server.assert_contents(f"the {who_ends} ended while the copy of the tail was pending")
     server.end(stays)
     got = free_ids(server.manager)
-    assert len(got) == 6, f"all have ended, the free queue reads {got}, expected all 6 blocks"
+    assert len(got) == 6, f"all requests have ended, and the free queue is {got}, expected all 6 blocks"
 
 
 @pytest.mark.points(1)
@@ -762,15 +786,15 @@ def test_task_2_a_block_that_a_copy_holds_is_shared_as_any(lab):
     child.num_computed_tokens = 5
     manager.fork(parent, child)
     manager.allocate_slots(child, 3)  # the copy of block 2 is pending
-    manager.free(parent)  # and holds block 2, which has no owner now
+    manager.free(parent)  # block 2 has no owner now, and the copy holds it
     found = Request("found", [*prompt(8), 9])
     admit(manager, found)
     fork(manager, found, "its child")
     got = manager.get_block_ids("its child")[:2], ref_cnts(manager, [1, 2])
     assert got == ([1, 2], [3, 3]), (
-        f"block 2 is kept for a pending copy, and was found by a request, which is forked: (the first two blocks of "
-        f"the child, ref_cnt of 1 and 2) is {got}, expected ([1, 2], [3, 3]). Block 1 is in three tables, block 2 in "
-        "two, and the copy holds a reference")
+        f"block 2 is kept for a pending copy; a request finds it, and is then forked: (the first two blocks of the "
+        f"child, ref_cnt of blocks 1 and 2) is {got}, expected ([1, 2], [3, 3]). Block 1 is in three tables; block 2 "
+        "is in two, and the copy holds one reference to it")
 
 
 @pytest.mark.points(1)
@@ -779,17 +803,17 @@ def test_task_2_a_name_can_be_used_again(lab):
     manager.free(child)
     child = fork(manager, parent, "child 0")
     got = ref_cnts(manager, [1, 2, 3])
-    assert got == [2, 2, 2], f"forked, freed, forked again: ref_cnt {got}, expected [2, 2, 2]"
+    assert got == [2, 2, 2], f"a child was forked, freed and forked again: ref_cnt is {got}, expected [2, 2, 2]"
     assert_counts(manager, [parent, child], "after the second fork()")
 
 
 def best_beams(candidates, width):
-    """(total score, index of the beam, token) of the best continuations; ties go to the smaller index and token."""
+    """Return the best continuations as (total score, index of beam, token); in ties the smaller index or token wins."""
     return sorted(candidates, key=lambda c: (-c[0], c[1], c[2]))[:width]
 
 
 def search_alone(token_ids, width, num_steps):
-    """Beam search with lists of tokens: nothing is shared, nothing can go wrong."""
+    """Run a beam search on lists of tokens: nothing is shared, so sharing cannot go wrong."""
     beams = [(0.0, list(token_ids))]
     for _ in range(num_steps):
         tables = [scores(kv_of(tokens)) for _, tokens in beams]
@@ -802,9 +826,9 @@ def search_alone(token_ids, width, num_steps):
 @pytest.mark.points(4)
 @pytest.mark.parametrize("block_size", [4, 16])
 def test_task_2_beam_search_forks_and_drops(lab, block_size):
-    """A beam that continues twice is forked, one that continues nowhere is freed."""
+    """Run a beam search: fork each beam that continues twice, and free each beam that does not continue."""
     width, num_steps, num_prompt_tokens = 4, 40, 70
-    # Room for the prompt once, four beams' own tokens, and four copies; no room for a leak a step.
+    # Room for the prompt once, the tokens of four beams, and four copies, but not for one leaked block per step.
     num_blocks = 1 + num_prompt_tokens // block_size + width * (num_steps // block_size + 3)
     server = Server(lab, num_blocks, block_size)
     beams = [(0.0, server.start("root", prompt(num_prompt_tokens)))]
@@ -816,7 +840,7 @@ def test_task_2_beam_search_forks_and_drops(lab, block_size):
         children, writers = [], {}
         for total, i, token in best:
             parent = beams[i][1]
-            if parent in writers:  # it continues in another way already
+            if parent in writers:  # the parent already has a continuation
                 num_naive_copies += len(server.manager.get_block_ids(parent.request_id))
                 request = server.fork(parent, f"{step}-{len(children)}")
                 num_forks += 1
@@ -835,22 +859,23 @@ def test_task_2_beam_search_forks_and_drops(lab, block_size):
         assert_counts_of(server.pool, tables, f"beam search, after step {step}")
         beams = [(total, request) for total, request, _ in children]
     got, expected = [request.all_token_ids for _, request in beams], search_alone(prompt(num_prompt_tokens), 4, 40)
-    assert got == expected, (f"the beams end in {[tokens[-5:] for tokens in got]}, a search that shares nothing gives "
-                             f"{[tokens[-5:] for tokens in expected]}")
-    assert num_dropped >= 20, f"{num_dropped} beams were dropped: this test should drop many"
-    assert server.num_copies <= num_forks, (f"{num_forks} forks, {server.num_copies} blocks copied: at most one a fork "
-                                            f"is needed. Copying whole tables would be {num_naive_copies}")
+    assert got == expected, (f"the last tokens of the beams are {[tokens[-5:] for tokens in got]}, but a search that "
+                             f"shares nothing gives {[tokens[-5:] for tokens in expected]}")
+    assert num_dropped >= 20, f"{num_dropped} beams were dropped, but this test should drop at least 20"
+    assert server.num_copies <= num_forks, (f"{num_forks} forks copied {server.num_copies} blocks, but at most one "
+                                            "copy per fork is needed. Copying whole tables would take "
+                                            f"{num_naive_copies}")
     for _, request in beams:
         server.end(request)
     got = server.manager.block_pool.get_num_free_blocks()
-    assert got == num_blocks - 1, f"the search is over and {got} of {num_blocks - 1} blocks are free"
+    assert got == num_blocks - 1, f"the search is over, but only {got} of {num_blocks - 1} blocks are free"
 
 
 @pytest.mark.points(4)
 @pytest.mark.parametrize("enable_caching", [False, True])
 def test_task_2_random_families_read_back_their_own_tokens(lab, enable_caching):
-    """Steps as a server makes them: fork and end, look up, make slots or be refused, copy, write, read back."""
-    num_found = 0  # tokens, in all
+    """Run steps like a server: fork, end, look up, allocate slots (which may fail), copy, write and read back."""
+    num_found = 0  # the total number of tokens found in the cache
     for seed in range(6):
         rng = random.Random(seed)
         size = rng.randint(1, 5)
@@ -861,7 +886,7 @@ def test_task_2_random_families_read_back_their_own_tokens(lab, enable_caching):
                 num_tokens = rng.randint(1, 3 * size)
                 tokens = [rng.randrange(50) for _ in range(num_tokens)]
                 if enable_caching and rng.random() < 0.8:
-                    tokens[:-1] = prompt(num_tokens - 1)  # most begin alike
+                    tokens[:-1] = prompt(num_tokens - 1)  # most prompts begin with the same tokens
                 server.requests.append(Request(f"{seed}-{step}", tokens))
             if server.requests and rng.random() < 0.3:
                 server.end(rng.choice(server.requests))
@@ -871,7 +896,7 @@ def test_task_2_random_families_read_back_their_own_tokens(lab, enable_caching):
             plan = {}
             for request in rng.sample(server.requests, rng.randint(0, len(server.requests))):
                 if request not in server.requests:
-                    continue  # ended in this step
+                    continue  # it ended in this step
                 if request.num_computed_tokens == request.num_tokens:
                     for _ in range(rng.randint(1, size + 1)):
                         request.append_output_token(rng.randrange(50))
@@ -887,8 +912,8 @@ def test_task_2_random_families_read_back_their_own_tokens(lab, enable_caching):
                     continue
                 assert_unchanged(manager, before, f"seed {seed}, step {step}: allocate_slots({request.request_id}, "
                                  f"{count}), which returned None,", *server.requests)
-                if rng.random() < 0.5:  # make room: somebody ends, perhaps with a copy pending
-                    # What a planned one was to write may have been found by others: with a cache it has to stay.
+                if rng.random() < 0.5:  # make room: a request ends, perhaps while a copy is pending
+                    # With a cache, other requests may have found blocks that a planned request will write: keep it.
                     victim = rng.choice([other for other in server.requests if not enable_caching or other not in plan])
                     server.end(victim)
                     plan.pop(victim, None)
@@ -899,5 +924,7 @@ def test_task_2_random_families_read_back_their_own_tokens(lab, enable_caching):
         for request in list(server.requests):
             server.end(request)
         got = len(free_ids(manager))
-        assert got == manager.block_pool.num_blocks - 1, f"seed {seed}: all have ended, but only {got} blocks are free"
-    assert (num_found > 20) == enable_caching, f"{num_found} tokens were found in all, with caching {enable_caching}"
+        assert got == manager.block_pool.num_blocks - 1, (f"seed {seed}: all requests have ended, but only {got} "
+                                                          "blocks are free")
+    assert (num_found > 20) == enable_caching, (f"with enable_caching={enable_caching}, the cache found {num_found} "
+                                                "tokens in total")

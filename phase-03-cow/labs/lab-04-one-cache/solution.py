@@ -1,17 +1,18 @@
 """One cache: hits, forks and half-filled blocks in one manager.
 
-    [1 2 3 4]  [5 6 7 8]  [9 10 _ _]         what a finished request left: 10 tokens in blocks 1, 2, 3
+    [1 2 3 4]  [5 6 7 8]  [9 10 _ _]         a finished request left 10 tokens in blocks 1, 2, 3
 
-    1 … 10  50        adopts 1, 2, 3 with 10 tokens; 50 goes into block 3, in place: no key names that slot
-    1 … 6   70 71     adopts 1, 2 with 6 tokens; the key of block 2 names 7 8, so it is copied before 70 71 go in
+    1 … 10  50        adopts 1, 2, 3 with 10 tokens; 50 is written into block 3, in place: no key names that slot
+    1 … 6   70 71     adopts 1, 2 with 6 tokens; the key of block 2 names 7 8, so block 2 is copied before the write
     1 … 10            adopts 1, 2, 3 with 9 tokens; token 10 is computed again, into the slot that holds it
 
-The base, lab 3.2, has tables, forks and hits of whole blocks. A prefix tree (lab 3.3) finds hits that end *inside* a
-block. To adopt such a block is to share it, as a fork does; before it is written, it is forked. The index is one more
-reader: what a key names may not be overwritten with other tokens, even if no table names the block.
+The base class, from lab 3.2, has tables, forks and hits of whole blocks. A prefix tree (lab 3.3) finds hits that end
+*inside* a block. A request that adopts such a block shares it, as after a fork. Before the request writes into the
+block, the manager forks it. The index is one more reader: a token that a key names must not be overwritten with another
+token, even if no table contains the block.
 
-``from course.base import lab_3_2`` is that lab's solution in tests and grading. In ``course run`` it is your own file,
-if lab 3.2 passes.
+In tests and grading, ``from course.base import lab_3_2`` imports the solution of that lab. In ``course run`` it imports
+your own file, if it passes lab 3.2.
 """
 
 from __future__ import annotations
@@ -27,40 +28,42 @@ from mini_vllm.request import Request
 
 
 class KVCacheManager(base.KVCacheManager):
-    """The manager of labs 2.2 and 3.2, with a prefix tree: hits end anywhere, and half-filled tails are kept.
+    """The manager of labs 2.2 and 3.2, with a prefix tree: hits end at any token, and half-filled tails are kept.
 
-    From the base come ``fork``, ``get_block_ids``, ``stats`` and ``check_integrity``, ``_tables`` and
-    ``_num_blocks_for``. Without a tree (no ``tree_class``, or caching is off) all is as in the base. The lines for that
-    case are given, and what you write may count on a tree. ``finish_step`` needs none: without a tree nothing is noted.
+    The base class provides ``fork``, ``get_block_ids``, ``stats``, ``check_integrity``, ``_tables`` and
+    ``_num_blocks_for``. Without a tree (no ``tree_class``, or caching is off) everything works as in the base. The
+    lines for that case are given, so the code that you write can assume a tree. ``finish_step`` has no such lines:
+    without a tree, there are no notes to clear.
     """
 
     def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, enable_caching: bool = True, *,
                  pool_class: type[BlockPool] = BlockPool,
                  tree_class: Callable[[BlockPool, int], PrefixIndex] | None = None) -> None:
-        """``tree_class`` is made with the pool and the block size: ``mini_vllm.prefix_tree.PrefixTree``, or yours."""
+        """Make an empty cache. ``tree_class``, if given, is ``mini_vllm.prefix_tree.PrefixTree``, or your own tree."""
         super().__init__(num_blocks, block_size, enable_caching, pool_class=pool_class)
-        #: Has ``match``, ``insert``, ``donate`` and ``clear``, as in lab 3.3. None without a tree.
+        #: The tree, with ``match``, ``insert``, ``donate`` and ``clear`` as in lab 3.3, or None.
         self.prefix_tree = tree_class(self.block_pool, block_size) if tree_class and enable_caching else None
-        #: Block id → how many tokens of the block are written, for blocks that the step being planned has yet to write.
+        #: Block id → number of its tokens that are written already, for each block that the planned step will write.
         self._num_written: dict[int, int] = {}
 
-    # ---- Tasks 1 and 4: found
+    # ---- Tasks 1 and 4: look up
 
     def get_computed_blocks(self, request: Request) -> tuple[list[KVCacheBlock], int]:
-        """Find the longest cached prefix of ``request``: its blocks, and how many tokens of them count.
+        """Find the longest cached prefix of ``request``: its blocks, and the number of tokens in them that count.
 
-        The tree's ``match`` finds it. At least one token is left to compute, for the logits of the next one.
-        Task 4: a step makes its copies before it writes, and a partial block may have to be copied. Whole blocks are
-        shared as they are; the step writes them before any request reads them.
+        The tree's ``match`` finds it. At least one token remains to be computed, because its logits give the next
+        token. Task 4: a step makes its copies before it writes, and a partial block may have to be copied. Whole blocks
+        are shared without a copy; the step writes them before any request reads them.
 
         After:
-        - nothing has changed: no block is touched, the free queue keeps its order, and ``request`` is as it was
+        - nothing has changed: no block is touched, the free queue keeps its order, and ``request`` is unchanged
         Returns:
-        - the whole blocks of the match, and after them its partial block, if there is one
-        - how many tokens of them count: of all its tokens but the last, prompt and answer, under its ``extra_keys``
-        - Task 4: of a partial block that is in ``_num_written`` at most that many tokens count; if that is none, the
-          block is left out
-        - Task 4: whole blocks count in any case
+        - the whole blocks of the match, followed by its partial block, if there is one
+        - the number of tokens in them that match; look up all tokens of the request, prompt and
+          answer, except the last, under its ``extra_keys``
+        - Task 4: if the partial block is in ``_num_written``, at most that number of its tokens counts; if the number
+          is 0, the block is left out
+        - Task 4: whole blocks always count
 
         Example::
 
@@ -84,28 +87,29 @@ class KVCacheManager(base.KVCacheManager):
         return [*match.blocks, half], num_whole + num_half
         # END TASK
 
-    # ---- Tasks 2, 3 and 4: grown
+    # ---- Tasks 2, 3 and 4: allocate
 
     def _must_fork(self, request: Request, index: int, block: KVCacheBlock, is_hit: bool, first_slot: int) -> bool:
-        """Whether ``block`` must be copied before tokens of ``request`` are written into it, from ``first_slot`` on.
+        """Check whether ``block`` must be copied before ``request`` writes its tokens into it, from ``first_slot`` on.
 
-        ``block`` stands at ``index`` of the table: its tokens begin at position ``index * block_size``. It is written
-        from ``first_slot`` on, or from its own beginning on, whichever comes later. If it ``is_hit``, it has not been
-        touched for ``request`` yet: its ``ref_cnt`` counts the other owners only. Its key names what it holds, from its
-        beginning on (``block_hash.token_ids``).
+        ``block`` is at ``index`` of the table: its tokens begin at position ``index * block_size``. The request writes
+        it from ``first_slot`` on, or from the start of the block, whichever is later. If ``is_hit`` is true, the block
+        has not been touched for ``request`` yet: its ``ref_cnt`` counts the other owners only. Its key
+        (``block_hash.token_ids``) names its tokens from the start of the block.
 
         Returns:
-        - True if it has another owner, whatever is written; a pending copy that keeps the block may count as one
-        - False if it has none, and ``block_hash`` is None: nothing finds the block
-        - True if a token that the key names where the block is written is not the request's token at that position
-        - True if the key names a token there, and the request has none at that position yet
-        - False otherwise: the new tokens come after all that the key names, or are the same again
+        - True if the block has another owner, no matter what is written; a pending copy of the block may count as an
+          owner
+        - False if it has no other owner and ``block_hash`` is None: no lookup finds the block
+        - True if the key names a token at a written position, and the request has another token at that position
+        - True if the key names a token at a written position, and the request has no token there yet
+        - False otherwise: the new tokens come after all tokens that the key names, or equal them
 
         Example, if block 2 is found as 5 6 7 8 and has no owner::
 
-            1 … 6 70    adopts 6 tokens; 70 goes where the key names 7                  True
-            1 … 8       adopts 7 tokens; 8 goes where the key names 8                   False
-            1 … 7       adopts 6 tokens; 7 is the same, but then the key names an 8     True
+            1 … 6 70    adopts 6 tokens; 70 is written where the key names 7                         True
+            1 … 8       adopts 7 tokens; 8 is written where the key names 8                          False
+            1 … 7       adopts 6 tokens; 7 equals the key's token, but after it the key names 8      True
         """
         # TASK 2: KVCacheManager._must_fork
         if block.ref_cnt + is_hit > 1:
@@ -119,9 +123,9 @@ class KVCacheManager(base.KVCacheManager):
         # END TASK
 
     def _fork_block(self, table: list[KVCacheBlock], index: int) -> KVCacheBlock:
-        """Put a copy of the block at ``index`` into its place, and return the copy. Given.
+        """Replace the block at ``index`` with a copy, and return the copy. Given.
 
-        Before: ``table`` owns the block. It is copied even if no other table owns it.
+        Before: ``table`` owns the block. The block is copied even if no other table owns it.
         """
         block = table[index]
         self.block_pool.touch([block])
@@ -130,7 +134,7 @@ class KVCacheManager(base.KVCacheManager):
         return table[index]
 
     def _count_query(self, request: Request, num_hit_tokens: int) -> None:
-        """Count ``request``, which gets its first slots, with this many tokens found. Given."""
+        """Count ``request``, which gets its first slots, as a query with ``num_hit_tokens`` hit tokens. Given."""
         self._num_queries += 1
         self._num_query_tokens += request.num_tokens
         self._num_hit_tokens += num_hit_tokens
@@ -143,24 +147,26 @@ class KVCacheManager(base.KVCacheManager):
             [ computed before | hits: num_new_computed_tokens | num_new_tokens ]
               in the table      adopted here                    slots made here
 
-        ``new_computed_blocks`` are the hits, as ``get_computed_blocks`` found them. ``num_new_computed_tokens``, which
-        ends in the last of them, is how many of their tokens count; by default all. The checks are given: the arguments
-        fit each other, and the hits still hold what was found.
+        ``new_computed_blocks`` are the hits, as ``get_computed_blocks`` returned them. ``num_new_computed_tokens`` is
+        the number of their tokens that count; by default all count. The last of these tokens is in the last hit. The
+        checks are given: they verify that the arguments are consistent and that the hits still hold the tokens.
 
         After:
-        - the table is the blocks held before, the hits, and just as many fresh blocks as the slots need
+        - the table contains the blocks held before, the hits, and exactly as many fresh blocks as the slots need
         - each hit has one more owner
-        - each block that is written now and must be copied (``_must_fork``) was replaced by a copy (``_fork_block``)
-        - a request that held nothing is counted (``_count_query``), whether anything was found or not
-        - ``request`` is as it was: the scheduler advances ``num_computed_tokens``
-        - Task 3: every block is found that is full of tokens once this step has run (``_index_full_blocks``); a slot
-          whose token does not exist yet does not count
-        - Task 4: what this step is going to write is noted (``_note_unwritten``)
+        - each block that this step writes and that must be copied (``_must_fork``) was replaced by a copy
+          (``_fork_block``)
+        - a request that held no block before is counted (``_count_query``), even if it found nothing
+        - ``request`` is unchanged: the scheduler advances ``num_computed_tokens``
+        - Task 3: every block that is full of tokens after this step is findable (``_index_full_blocks``); slots whose
+          tokens do not exist yet do not count
+        - Task 4: the positions that this step will write are noted (``_note_unwritten``)
         Returns:
         - the copies in the order of the table, then the fresh blocks
-        - None if copies and fresh blocks together need more blocks than are free; a hit in the free queue is no room,
-          because it is about to leave the queue, and a hit in use takes no room
-        - if it is None, nothing has changed: no table, owner, key or statistic, and not the order of the free queue
+        - None if copies and fresh blocks together need more blocks than are free; a hit in the free queue does not
+          count as free, because this call takes it out of the queue; a hit in use needs no free block
+        - if the result is None, nothing has changed: tables, owners, keys, statistics and the order of the free queue
+          are the same
 
         Example::
 
@@ -207,8 +213,8 @@ class KVCacheManager(base.KVCacheManager):
     def _index_full_blocks(self, request: Request, num_tokens: int) -> None:
         """Make every block of ``request`` that its first ``num_tokens`` tokens fill findable, through the tree.
 
-        Its keys have the request's ``extra_keys``. A tail that was adopted, and is full by now, gets a longer key. The
-        half-filled block at the end is left out: it is still growing, and ``free`` indexes it when its owner leaves.
+        The keys contain the request's ``extra_keys``. An adopted tail that is full now gets a longer key. The
+        half-filled block at the end is left out: it is still growing, and ``free`` indexes it when the request ends.
         """
         if self.prefix_tree is None:
             super()._index_full_blocks(request, num_tokens)
@@ -222,15 +228,16 @@ class KVCacheManager(base.KVCacheManager):
                         taken: list[KVCacheBlock]) -> None:
         """Note in ``_num_written`` that the step being planned writes positions ``first_slot`` to ``num_slots - 1``.
 
-        ``table`` is the table as stored, fresh blocks included; ``taken`` are the copies and the fresh blocks.
+        ``table`` is the table as stored, including fresh blocks; ``taken`` are the copies and the fresh blocks.
 
         After:
-        - every block of ``table`` that has one of these positions is noted, and no other
-        - its note is the number of its positions that lie before ``first_slot``: this much of it is written
-        - a block that was just ``taken`` loses its older note, which is of a request that was freed in this step
-        - of any other block the first note of a step stays, as it is the smallest
+        - every block of ``table`` that contains one of these positions is noted, and no other block
+        - the note of a block is the number of its positions before ``first_slot``, which are already written
+        - a block in ``taken`` loses its older note, which is from a request that was freed in this step
+        - any other block keeps its first note of the step, which is the smallest
 
-        Example: block size 4, table [1, 2, 3], nothing noted. Positions 6 to 9 are noted as {2: 2, 3: 0}.
+        Example: the block size is 4, the table is [1, 2, 3], and there are no notes. For positions 6 to 9, the notes
+        are {2: 2, 3: 0}.
         """
         # TASK 4: KVCacheManager._note_unwritten
         for block in taken:
@@ -240,35 +247,36 @@ class KVCacheManager(base.KVCacheManager):
         # END TASK
 
     def finish_step(self) -> None:
-        """The planned step has run: its copies are made and its K/V is written.
+        """Record that the planned step has run: its copies are made and its K/V is written.
 
-        After: the copies are reported to the pool, as in the base; nothing is noted as unwritten.
+        After: the copies are reported to the pool, as in the base; there are no notes.
         """
         # TASK 4: KVCacheManager.finish_step
         super().finish_step()
         self._num_written.clear()
         # END TASK
 
-    # ---- Task 5: given back
+    # ---- Task 5: free
 
     def free(self, request: Request) -> None:
-        """Give the blocks of ``request`` back, and leave what it computed to be found, the half-filled tail included.
+        """Free the blocks of ``request``, and keep its computed tokens findable, including the half-filled tail.
 
-        A request may be aborted between plan and step. What the step was to write into its table (``_num_written``) is
-        then perhaps never written. Full blocks are in the index since they were planned.
+        A request may be aborted after its step was planned and before the step runs. Then the tokens that the step
+        would have written into the table (``_num_written``) may never be written. But full blocks entered the index
+        when they were planned.
 
         After:
-        - the request holds nothing; if it held nothing before, nothing changes
+        - the request holds no block; if it held none before, nothing changes
         - the last block was freed first
-        - of its first ``num_computed_tokens`` tokens, those before the first position that the planned step was to
-          write into the table are found, under its ``extra_keys``
+        - the first ``num_computed_tokens`` tokens are found, under the request's ``extra_keys``, but only those before
+          the first position in the table that the planned step would write
         - a block of the table that is in ``_num_written`` is found with these tokens at most, even if another request
           owns it
-        - every other block is found as before: what is written stays findable
-        - the notes stay until ``finish_step``: other requests may have these blocks
+        - every other block is found as before: written tokens stay findable
+        - the notes stay until ``finish_step``, because other requests may own these blocks
 
-        Example: block size 4. A has computed 6 tokens, and a step is planned that computes 8 more, which
-        ``num_computed_tokens``, 14, includes. After ``free(A)`` 6 tokens are found, in block 1 and half of block 2.
+        Example: the block size is 4. A has computed 6 tokens, and a planned step computes 8 more, so
+        ``num_computed_tokens`` is already 14. After ``free(A)``, 6 tokens are found: all of block 1, half of block 2.
         """
         if self.prefix_tree is None:
             super().free(request)
@@ -289,9 +297,9 @@ class KVCacheManager(base.KVCacheManager):
     # ---- given
 
     def reset_prefix_cache(self) -> None:
-        """Forget all cached content, in the tree too, and reset the statistics. Given.
+        """Forget all cached content, in the pool and in the tree, and reset the statistics. Given.
 
-        Raises RuntimeError while any block is in use (the pool does); nothing changes then.
+        Raises RuntimeError while any block is in use (the pool raises it); nothing changes then.
         """
         super().reset_prefix_cache()
         if self.prefix_tree is not None:

@@ -1,17 +1,17 @@
-"""Which request is next: a queue in which priority counts, and waiting counts too.
+"""Which request is next: a queue in which both priority and waiting time count.
 
     effective priority = base priority - seconds waited * aging rate          the smallest is served first
 
        LOW 2 │●                             at rate 0.1 a LOW request that has waited 20 s
-             │    ·                         is level with a HIGH one that has just come,
-    NORMAL 1 │        ·                     and goes first, because it came first
+             │    ·                         is level with a HIGH one that has just arrived,
+    NORMAL 1 │        ·                     and is served first, because it arrived first
              │            ·
       HIGH 0 │                ●
              └─────────────────────▶ seconds waited
               0       10      20
 
-All requests age at the same rate, so two of them never change places while they wait. A number that does not change
-puts them in order for good, and a plain heap does the rest in O(log n). Nothing is sorted again as time goes by.
+All requests age at the same rate, so two waiting requests never change places. A number that never changes gives their
+order, so a plain heap is enough, with O(log n) per operation. Nothing is sorted again as time passes.
 """
 
 from __future__ import annotations
@@ -24,78 +24,78 @@ from collections.abc import Callable, Iterator
 
 from mini_vllm.request import Request
 
-#: Priority levels per second: a LOW request overtakes fresh HIGH ones after 20 s.
+#: Priority levels per second: LOW requests that have waited 20 s are served before new HIGH requests.
 DEFAULT_AGING_RATE = 0.1
 
 
 def _check_aging_rate(aging_rate: float) -> None:
-    """Given. Raise ValueError unless ``aging_rate`` is 0 or more and finite. NaN is neither."""
+    """Raise ValueError unless ``aging_rate`` is 0 or more and finite. NaN is neither. Given."""
     if not 0 <= aging_rate < math.inf:
         raise ValueError(f"aging_rate is {aging_rate!r}, must be priority levels per second, 0 or more and finite")
 
 
 def _check_arrival_time(request: Request) -> None:
-    """Given. Raise ValueError if ``request`` has an ``arrival_time`` that is not finite. None is allowed."""
+    """Raise ValueError if ``request`` has an ``arrival_time`` that is not finite. None is allowed. Given."""
     if request.arrival_time is not None and not math.isfinite(request.arrival_time):
         raise ValueError(f"request {request.request_id!r}: arrival_time is {request.arrival_time}, must be finite")
 
 
 class PriorityQueueWithAging:
-    """Waiting requests, the one to serve next in front.
+    """Waiting requests; the one to serve next is at the front.
 
-    However many wait, no call looks at all of them: ``put``, ``get``, ``requeue`` and ``remove`` are O(log n),
-    ``peek``, ``len`` and ``in`` O(1). Only going through the queue, and an occasional ``remove``, cost more.
+    No call looks at all waiting requests: ``put``, ``get``, ``requeue`` and ``remove`` are O(log n), and ``peek``,
+    ``len`` and ``in`` are O(1). There are two exceptions: iterating over the queue, and an occasional ``remove``.
 
-    A request ages from its ``arrival_time``, which ``put`` sets if it has none. It keeps that for good: one that was
-    served and comes back by ``requeue`` is as old as ever.
+    A request ages from its ``arrival_time``, which ``put`` sets if the request has none. The arrival time never changes
+    after that, even if the request is served and comes back by ``requeue``.
     """
 
     def __init__(self, aging_rate: float = DEFAULT_AGING_RATE, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` gives the seconds of now, each time it is called. Tests pass their own, so they need not sleep.
+        """Create an empty queue. Each call of ``clock`` returns the current time in seconds; tests pass a fake clock.
 
-        After: both arguments are attributes, as they were given. At a rate of 0 no request ages.
-        Raises ValueError for what ``_check_aging_rate`` refuses.
+        After: both arguments are attributes, exactly as given. At a rate of 0 no request ages.
+        Raises ValueError for a rate that ``_check_aging_rate`` refuses.
         """
         raise NotImplementedError("Task 1: PriorityQueueWithAging.__init__")
-        #: The entries (*order, ticket, request). No two have the same ticket, so requests are never compared.
+        #: The entries (*order, ticket, request). No two entries have the same ticket, so requests are never compared.
         self._heap: list[tuple[float, float, int, Request]] = []
-        #: Request id → its ticket, and itself. Only waiting requests are here.
+        #: Request id → (ticket, request). Contains only waiting requests.
         self._waiting: dict[str, tuple[int, Request]] = {}
-        #: ``next(self._tickets)`` is larger than all tickets before.
+        #: ``next(self._tickets)`` is larger than all earlier tickets.
         self._tickets = itertools.count()
 
-    # ---- Task 1: what waiting is worth
+    # ---- Task 1: effective priority and order
 
     def effective_priority(self, request: Request) -> float:
-        """Its priority now: the base (``request.priority``), less what it has gained by waiting since it arrived.
+        """Return the current priority: the base (``request.priority``), minus the seconds waited times the aging rate.
 
-        A request without an ``arrival_time`` (None) has not waited; 0.0 is a time like any other. One whose arrival is
-        still to come has waited less than 0 seconds, and its number is above its base. Nothing is stored: a later call
-        gives another answer.
+        A request without an ``arrival_time`` (None) has waited 0 seconds; 0.0 is a valid time. If its arrival is in the
+        future, the request has waited less than 0 seconds, and the result is above its base. Nothing is stored: a later
+        call may return a different result.
         """
         raise NotImplementedError("Task 1: PriorityQueueWithAging.effective_priority")
 
     def order(self, request: Request) -> tuple[float, float]:
-        """What puts requests in order, whenever it is asked: of two, the one with the smaller is served first.
+        """Return a constant tuple that orders requests: of two, the one with the smaller tuple is served first.
 
-        The first number compares as the effective priorities do, at any time, but does not depend on the time. The
-        second decides if the first are equal: the request that came first is served first, whatever its base.
-        Only called for requests that have an ``arrival_time``, as all have that were ever put: no need to check.
+        The first number orders requests as their effective priorities do, at any time, but does not depend on the time.
+        The second number breaks ties: the request that arrived first is served first, regardless of its base. You need
+        not check ``arrival_time``: every request that was ever put has one.
         """
         raise NotImplementedError("Task 1: PriorityQueueWithAging.order")
 
-    # ---- Task 2: in and out
+    # ---- Task 2: put and get
 
     def put(self, request: Request) -> None:
-        """Take a request in. O(log n).
+        """Add a request to the queue. O(log n).
 
         After:
-        - it has an ``arrival_time``: the one that it brought along (0.0 is a time like any other), or else now
+        - it has an ``arrival_time``: the one that it already had (0.0 is a valid time), otherwise the current time
         - of requests with the same ``order``, the one that was put first is served first
         Raises:
-        - ValueError for what ``_check_arrival_time`` refuses
-        - ValueError, with the id, if a request of that id is waiting already
-        - in both cases nothing has changed, neither here nor in the request
+        - ValueError for an arrival time that ``_check_arrival_time`` refuses
+        - ValueError that names the id, if a request with that id is already waiting
+        - in both cases nothing has changed, neither in the queue nor in the request
 
         Example::
 
@@ -108,35 +108,36 @@ class PriorityQueueWithAging:
         raise NotImplementedError("Task 2: PriorityQueueWithAging.put")
 
     def peek(self) -> Request:
-        """The request to serve next; it stays. O(1). Raises IndexError if no request waits.
+        """Return the request to serve next, without removing it. O(1). Raises IndexError if no request waits.
 
-        Task 4 comes back here: the first entry of the heap may be dead then. Drop it and look again.
+        In Task 4, extend this method: the first entry of the heap may then be dead. Drop it and look again.
         """
         raise NotImplementedError("Task 2: PriorityQueueWithAging.peek")
 
     def get(self) -> Request:
-        """Take out the request to serve next, and return it. O(log n). Raises IndexError if no request waits."""
+        """Remove the request to serve next, and return it. O(log n). Raises IndexError if no request waits."""
         raise NotImplementedError("Task 2: PriorityQueueWithAging.get")
 
     def __len__(self) -> int:
-        """How many requests wait. O(1)."""
+        """Return the number of waiting requests. O(1)."""
         raise NotImplementedError("Task 2: PriorityQueueWithAging.__len__")
 
-    # ---- Task 3: coming back
+    # ---- Task 3: requeue
 
     def requeue(self, request: Request) -> None:
-        """Take back a request that was served in part. It keeps its age, and goes before its equals. O(log n).
+        """Put back a request that was partly served. It keeps its age, and is served before its equals. O(log n).
 
         Its equals are the requests with the same ``order``.
 
         After:
-        - its ``arrival_time`` is what it was
-        - it is served before its equals, and overtakes no request with a smaller ``order``
-        - of equals that come back, the one that comes back last goes first: a scheduler preempts the last one first
+        - its ``arrival_time`` has not changed
+        - it is served before its equals, but does not overtake any request with a smaller ``order``
+        - if several equals come back, the one that comes back last is served first: a scheduler preempts the last one
+          first
         Raises:
-        - ValueError, with the id, if a request of that id is waiting already
-        - ValueError, with the id, if it has no ``arrival_time``, so that it never was in a queue
-        - in both cases nothing has changed, neither here nor in the request
+        - ValueError that names the id, if a request with that id is already waiting
+        - ValueError that names the id, if the request has no ``arrival_time``: then it was never in a queue
+        - in both cases nothing has changed, neither in the queue nor in the request
 
         Example::
 
@@ -151,37 +152,37 @@ class PriorityQueueWithAging:
         """
         raise NotImplementedError("Task 3: PriorityQueueWithAging.requeue")
 
-    # ---- Task 4: leaving from the middle
+    # ---- Task 4: remove
 
     def __contains__(self, request: Request) -> bool:
-        """Whether this very request waits. Another one with the same id is another request. O(1)."""
+        """Return whether this very request waits. Another request with the same id does not count. O(1)."""
         raise NotImplementedError("Task 4: PriorityQueueWithAging.__contains__")
 
     def remove(self, request: Request) -> None:
-        """Take out a request from wherever it is. O(log n) on average.
+        """Remove a request from any position. O(log n) on average.
 
-        A heap can only give up its first entry cheaply, so leave the entry where it is, *dead*, and let ``peek`` drop
-        it when it comes to the front. Entries that never reach the front must not pile up: rebuild the heap from the
-        living entries when too many are dead. A rebuild is O(n), and happens once in n removals.
+        Removing an entry from a heap is cheap only at the front. So leave the entry where it is, *dead*, and let
+        ``peek`` drop it when it reaches the front. Dead entries that never reach the front must not pile up: rebuild
+        the heap from the live entries when too many are dead. A rebuild is O(n), but happens only once in n removals.
 
         After:
-        - it is never served; its dead entry speaks for no request that is put in later, not even for one with the same
-          id or for this very one
-        - the others are served in the same order as before, after a rebuild too
-        - the heap has at most 8 more dead entries than living ones (the tests accept any margin from 0 to 16)
+        - it is never served; its dead entry does not count as an entry of any request that is put later, not even of
+          one with the same id or of this very request
+        - the other requests are served in the same order as before, even after a rebuild
+        - the heap has at most 8 more dead entries than live ones (the tests accept any margin from 0 to 16)
         Raises:
-        - ValueError, with the id, if this very request does not wait here; nothing has changed then
+        - ValueError that names the id, if this very request does not wait here; then nothing has changed
 
-        Example: 10 requests wait, and 18 entries are dead. The next ``remove`` leaves 9 living entries and 19 dead
-        ones: 10 more, so it rebuilds the heap, and 9 entries are left.
+        Example: 10 requests wait, and 18 entries are dead. The next ``remove`` leaves 9 live entries and 19 dead ones.
+        That is 10 more, so it rebuilds the heap, and 9 entries are left.
         """
         raise NotImplementedError("Task 4: PriorityQueueWithAging.remove")
 
-    # ---- Task 5: looking at all of them
+    # ---- Task 5: iterate
 
     def __iter__(self) -> Iterator[Request]:
-        """The waiting requests in the order in which they will be served. O(n log n).
+        """Return an iterator over the waiting requests in the order in which they will be served. O(n log n).
 
-        They are those of the moment of the call: the queue may change while the caller goes through them.
+        It contains the requests that wait at the moment of the call: the queue may change while the caller iterates.
         """
         raise NotImplementedError("Task 5: PriorityQueueWithAging.__iter__")

@@ -1,19 +1,19 @@
-"""One step of the model over paged K/V: where each token goes, writing it there, and attention that finds it again.
+"""One step of the model over paged K/V: find each token's slot, write its K/V there, attend through block tables.
 
     pools[layer]              [num_blocks, 2 * num_kv_heads, block_size, head_dim]: a block's keys, then its values
     position p of a request   block table[p // block_size], offset p % block_size
-    slot                      block_id * block_size + offset: the place of one token, the same in every layer
+    slot                      block_id * block_size + offset: the location of one token, the same in every layer
 
 A step computes a flat batch of tokens, request after request, with no padding:
 
     token            0   1   2   3   4   5   6
     request          A   B   C   C   C   D   D          A and B decode, C and D compute a chunk of their prompts
     query_starts   [ 0,  1,  2,          5,      7 ]    request i begins at token query_starts[i]
-    context_lens   [ 9,  4,  3,          8 ]            how many tokens of each request have K/V after the step
+    context_lens   [ 9,  4,  3,          8 ]            how many tokens of the request have K/V after the step
     positions        8   3   0   1   2   6   7          the tokens of a request are the last ones of its context
 
-Block tables may be longer than a context needs: what stands after the blocks of the context has no say. Nothing here
-checks its arguments: they come from the scheduler, which has made a slot for every token.
+A block table may be longer than its context needs. Ignore the entries after the context's last block. Nothing here
+checks its arguments: they come from the scheduler, which has allocated a slot for every token.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mini_vllm.backend import mx
 from mini_vllm.model_runner import RequestStep
 from mini_vllm.models.network import Model
 
-#: One number for each token: positions, slots.
+#: One number per token: positions or slots.
 TokenArray = npt.NDArray[np.int64]
 
 
@@ -35,7 +35,7 @@ TokenArray = npt.NDArray[np.int64]
 
 
 def token_positions(context_lens: Sequence[int], query_starts: Sequence[int]) -> TokenArray:
-    """The position of each token of a step in its own request: an int64 array [num_tokens].
+    """Return the position of each token of a step within its own request, as an int64 array [num_tokens].
 
     Request ``i`` computes ``query_starts[i + 1] - query_starts[i]`` tokens, at least one. They are the last ones of its
     ``context_lens[i]`` tokens, in order. The first token of a request has position 0.
@@ -48,9 +48,9 @@ def token_positions(context_lens: Sequence[int], query_starts: Sequence[int]) ->
 
 def slot_mapping(block_tables: Sequence[Sequence[int]], positions: TokenArray, query_starts: Sequence[int],
                  block_size: int) -> TokenArray:
-    """The slot of each token of a step, where its keys and values are written: an int64 array [num_tokens].
+    """Return the slot of each token of a step, where its keys and values are written, as an int64 array [num_tokens].
 
-    Token ``t`` of request ``i`` is at position ``positions[t]`` of its request, in block
+    If token ``t`` of the step belongs to request ``i``, it is at position ``positions[t]`` of that request, in block
     ``block_tables[i][positions[t] // block_size]``.
     """
     # TASK 1: slot_mapping
@@ -63,22 +63,22 @@ def slot_mapping(block_tables: Sequence[Sequence[int]], positions: TokenArray, q
 class PagedKVCache:
     """The K/V arrays of all layers, addressed by block id.
 
-    MLX writes into an array in place only while nothing else needs what was in it. Otherwise it makes a copy, here of
-    a whole pool. So no other object keeps a reference to a pool, or to a view of one.
+    MLX writes into an array in place only if nothing else needs the old content. Otherwise it copies the array first,
+    and here that is a whole pool. So no other object keeps a reference to a pool, or to a view of one.
     """
 
     def __init__(self, num_layers: int, num_blocks: int, num_kv_heads: int, block_size: int, head_dim: int,
                  dtype: mx.Dtype) -> None:
-        """Given. All zeros."""
+        """Create the pools, filled with zeros. Given."""
         self.block_size = block_size
         self.pools = [mx.zeros((num_blocks, 2 * num_kv_heads, block_size, head_dim), dtype) for _ in range(num_layers)]
-        #: Blocks copied since the start, counted once and not once per layer.
+        #: Blocks copied since the start. Each copy counts once, not once per layer.
         self.num_copied_blocks = 0
         mx.eval(self.pools)
 
     @staticmethod
     def block_bytes(num_layers: int, num_kv_heads: int, block_size: int, head_dim: int, dtype: mx.Dtype) -> int:
-        """Given. The bytes of one block in all layers together."""
+        """Return the number of bytes of one block, summed over all layers. Given."""
         return 2 * num_layers * num_kv_heads * block_size * head_dim * dtype.size
 
     # ---- Task 2
@@ -92,8 +92,8 @@ class PagedKVCache:
         After:
         - each of these slots of ``pools[layer]`` holds its token's keys and values, whatever it held before
         - nothing else in any pool has changed
-        - the pool was written in place: no second one was made on the way
-        - it was one write for all tokens, not one per token
+        - the pool was written in place: no second pool was made
+        - there was one write for all tokens, not one per token
 
         Example::
 
@@ -110,15 +110,15 @@ class PagedKVCache:
     # ---- Task 3
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks, pairs (source, destination) of block ids, in every layer.
+        """Copy whole blocks in every layer; each pair of block ids is (source, destination).
 
-        What is read from a pool must be read to its end (``mx.eval``) before that pool is written: MLX is lazy, and
-        would first copy a whole pool that is still to be read.
+        Evaluate the blocks read from a pool (``mx.eval``) before you write to that pool. MLX is lazy: if a read of the
+        pool is still pending, MLX copies the whole pool before it writes.
 
         After:
         - in every layer the blocks are as if the copies had been made one after the other
-        - so a source that an earlier pair wrote passes on what that pair brought
-        - and of two copies into one block the later one stays
+        - so a block that an earlier pair wrote is copied with its new content
+        - and if two pairs have the same destination, the later pair wins
         - ``num_copied_blocks`` has grown by the number of pairs
         - the pools were written in place
         - if there are no pairs, nothing has changed
@@ -134,7 +134,7 @@ class PagedKVCache:
         # TASK 3: PagedKVCache.copy_blocks
         if not copies:
             return
-        origins: dict[int, int] = {}  # destination → the block whose content now ends up there
+        origins: dict[int, int] = {}  # destination → the block whose old content ends up there
         for source, destination in copies:
             origins[destination] = origins.get(source, source)
         sources, destinations = mx.array(list(origins.values())), mx.array(list(origins))
@@ -145,17 +145,17 @@ class PagedKVCache:
         self.num_copied_blocks += len(copies)
         # END TASK
 
-    # ---- given: for what must not be read again
+    # ---- given: for content that must not be read again
 
     def clear_blocks(self, block_ids: Sequence[int]) -> None:
-        """Given. Put zeros into whole blocks of every layer."""
+        """Fill whole blocks with zeros in every layer. Given."""
         if block_ids:
             cleared = mx.array(list(block_ids))
             for pool in self.pools:
                 pool[cleared] = 0
 
     def clear_slots(self, slots: TokenArray) -> None:
-        """Given. Put zeros into single slots of every layer."""
+        """Fill single slots with zeros in every layer. Given."""
         block_ids, offsets = (mx.array(part) for part in np.divmod(slots, self.block_size))
         for pool in self.pools:
             pool[block_ids, :, offsets] = 0
@@ -166,7 +166,7 @@ class PagedKVCache:
 
 def _attend_alike(queries: mx.array, pool: mx.array, block_tables: Sequence[Sequence[int]],
                   context_lens: Sequence[int], scale: float, window: int | None) -> mx.array:
-    """Attention of requests that have the same number of queries and of blocks.
+    """Compute attention for requests with the same number of queries and the same number of blocks.
 
     Before:
     - ``queries`` is [num_requests, num_queries, num_heads, head_dim]
@@ -174,13 +174,13 @@ def _attend_alike(queries: mx.array, pool: mx.array, block_tables: Sequence[Sequ
     - all contexts have the same number of blocks; their lengths may differ, by less than a block
     - a table may be longer than its context needs, and tables may differ in length
     Returns:
-    - what each query sees, an array of the shape and the type of ``queries``
+    - the attention output of each query: an array of the shape and the type of ``queries``
     - a query attends to all tokens of its request up to its own position
     - with a ``window``, it attends to the last ``window`` of these tokens, itself included
     - head ``h`` reads KV head ``h // (num_heads // num_kv_heads)``
     - scores are multiplied by ``scale``
-    - what the slots after a context hold does not matter, even if it is NaN
-    - NaN in a value that a query sees shows in its result
+    - the content of the slots after a context does not matter, even if it is NaN
+    - if a query sees a value that is NaN, its result contains NaN
 
     Example: with 3 queries and a context of 10 tokens, query 0 is at position 7. It sees tokens 0 to 7, and with a
     window of 4 only tokens 4 to 7.
@@ -192,7 +192,7 @@ def _attend_alike(queries: mx.array, pool: mx.array, block_tables: Sequence[Sequ
     num_slots = num_blocks * block_size
 
     blocks = pool[mx.array([list(table[:num_blocks]) for table in block_tables])]
-    # [num_requests, num_blocks, num_both, block_size, head_dim] → the blocks of a request side by side
+    # [num_requests, num_blocks, num_both, block_size, head_dim] → the blocks of a request are contiguous
     keys_values = blocks.swapaxes(1, 2).reshape(num_requests, num_both, num_slots, head_dim)
     keys, values = mx.split(keys_values, 2, axis=1)
 
@@ -217,16 +217,17 @@ def _attend_alike(queries: mx.array, pool: mx.array, block_tables: Sequence[Sequ
 def paged_attention(queries: mx.array, pool: mx.array, block_tables: Sequence[Sequence[int]],
                     context_lens: Sequence[int], query_starts: Sequence[int], scale: float,
                     window: int | None = None) -> mx.array:
-    """Attention of a ragged batch: what each query sees, [num_queries, num_heads, head_dim], like ``queries``.
+    """Compute attention for a ragged batch: one output per query, [num_queries, num_heads, head_dim] like ``queries``.
 
-    Request ``i`` has the queries from ``query_starts[i]`` to ``query_starts[i + 1]``: the last of its
-    ``context_lens[i]`` tokens, all of which have been written. ``_attend_alike`` says what a query sees, and computes
-    it for requests that have the same number of queries and of blocks. In a ragged batch the requests may differ in
-    these numbers, be in any order, and share blocks. Row for row, the result is that of each request alone.
+    The queries of request ``i`` are the rows ``query_starts[i]`` to ``query_starts[i + 1] - 1``. They belong to the
+    last tokens of its context. All ``context_lens[i]`` tokens of the context have been written. ``_attend_alike`` says
+    what a query sees, and computes it for requests with the same number of queries and the same number of blocks. In a
+    ragged batch the requests may differ in these numbers, be in any order, and share blocks. Each row of the result is
+    the same as if its request were alone.
     """
     num_heads, head_dim = queries.shape[1:]
     block_size = pool.shape[2]
-    #: For each request, what it must have in common with another to be computed together: (num_queries, num_blocks).
+    #: (num_queries, num_blocks) of each request. Requests with the same pair can be computed together.
     shapes = [(end - start, -(-context_len // block_size))
               for context_len, start, end in zip(context_lens, query_starts, query_starts[1:])]
     if len(set(shapes)) == 1:
@@ -249,11 +250,14 @@ def paged_attention(queries: mx.array, pool: mx.array, block_tables: Sequence[Se
 
 
 class ModelRunner:
-    """Owns the network and the arrays of keys and values. Computes one step at a time."""
+    """Owns the network and the K/V arrays, and computes one step at a time."""
 
     def __init__(self, model: Model, num_blocks: int, block_size: int, attention: type | Callable[..., mx.array]
                  ) -> None:
-        """Given. ``attention`` is a function called like ``paged_attention``, or a class whose instance is."""
+        """Create the K/V arrays. Given.
+
+        ``attention`` is a function that is called like ``paged_attention``, or a class whose instances are.
+        """
         config = model.config
         self.model = model
         self.scale = config.head_dim ** -0.5
@@ -265,37 +269,38 @@ class ModelRunner:
                                   model.model.norm.weight.dtype)
 
     def step(self, requests: Sequence[RequestStep], copies: Sequence[tuple[int, int]] = ()) -> mx.array:
-        """Compute one step of all ``requests``, and return the logits that are wanted.
+        """Compute one step for all ``requests``, and return the logits that are wanted.
 
         ``self.model(token_ids, positions, attend)`` gives the hidden states of the flat batch. Its first two arguments
         are ``mx.array`` of integers, [num_tokens]. In every layer it calls ``attend(layer, queries, keys_values)``
-        once, with all tokens of the step, and takes back what each of them saw.
+        once, with all tokens of the step, and uses the attention output that ``attend`` returns.
 
         Before:
         - ``token_ids`` of a request are the tokens to compute now, at least one
         - ``block_ids`` is its block table
-        - ``context_len`` is the number of its tokens that have K/V after the step, these included
+        - ``context_len`` is the number of its tokens that have K/V after the step, including these
         - ``needs_logits`` says whether the logits of its last token are wanted
-        - ``needs_all_logits`` says whether those of all of ``token_ids`` are wanted, whatever ``needs_logits`` says
+        - ``needs_all_logits`` says whether the logits of all ``token_ids`` are wanted, whatever ``needs_logits`` says
         After:
         - ``copies`` were made before anything was written
-        - in every layer all keys and values were written before any were read: a request may read, in this very step,
-          what another one writes
+        - in every layer all keys and values were written before any were read: a request may read what another request
+          writes in the same step
         - the keys and values of all tokens are in their slots, even if no logits are wanted
         - ``self.attention`` was called with all requests of the step, in their order, as
           ``attention(queries, pool, block_tables, context_lens, query_starts, scale)``
-        - it got the keyword argument ``window`` only in layers that have one (``self.options[layer]``)
-        - ``self.model.logits(hidden)`` was computed of the wanted tokens and of no other: a row is a product with the
-          whole vocabulary
-        - the pools were written in place: the step held none of them, and no view of one, while it wrote
+        - ``self.attention`` got the keyword argument ``window`` only in layers that have a window
+          (``self.options[layer]``)
+        - ``self.model.logits(hidden)`` was called with the hidden states of the wanted tokens only: each row is a
+          product with the whole vocabulary
+        - the pools were written in place: the step held no pool, and no view of a pool, while it wrote
         Returns:
         - logits [number of wanted tokens, vocab_size], in the order of ``requests``
-        - of a request with ``needs_all_logits``: a row for each of its tokens
-        - of any other request with ``needs_logits``: a row for its last token
-        - of the rest: no row; if no logits are wanted, the shape is (0, vocab_size)
+        - for a request with ``needs_all_logits``: a row for each of its ``token_ids``
+        - for any other request with ``needs_logits``: a row for its last token
+        - for the remaining requests: no row; if no logits are wanted, the shape is (0, vocab_size)
 
-        Example: requests of 1, 7 and 5 tokens, of which the first and the third need logits, give two rows: those of
-        tokens 0 and 12 of the flat batch.
+        Example: three requests compute 1, 7 and 5 tokens, and the first and the third need logits. The result has two
+        rows: those of tokens 0 and 12 of the flat batch.
         """
         # TASK 6: ModelRunner.step
         self.cache.copy_blocks(copies)

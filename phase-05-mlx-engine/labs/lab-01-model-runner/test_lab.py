@@ -1,8 +1,8 @@
-"""Graded tests of lab 5.1. The oracles are a loop in numpy for attention, and for a step the same weights run densely:
-one request, all its tokens at once, plain causal attention, no cache.
+"""Graded tests of lab 5.1. They compare attention with a loop in numpy, and a step with the dense model: the same
+weights, one request, all its tokens at once, plain causal attention, no cache.
 
-Tests of tasks 4 and 5 fill the pool themselves, and those of task 6 attend by the engine's own function but for the
-last one: a task can be done while an earlier one is not perfect yet.
+The tests of tasks 4 and 5 fill the pool themselves. All tests of task 6 except the last one use the engine's own
+attention. So you can finish a task while an earlier one is not perfect yet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mini_vllm.models.random_model import random_weights
 from mini_vllm.models.weights import make_model
 
 ATOL = 2e-5
-#: Of logits, which are up to about 6 in size. They differ by the order of sums in two or three layers.
+#: The tolerance for logits, which are up to about 6 in size. The order of additions may differ in every layer.
 LOGITS_ATOL = 2e-4
 
 
@@ -43,7 +43,7 @@ def test_task_1_positions_are_the_last_of_each_context(lab):
 
 def check_int64(array, call):
     assert array.dtype == np.int64, \
-        f"{call} is an array of {array.dtype}, expected int64: in a large pool a slot does not fit into 32 bits"
+        f"{call} is an array of {array.dtype}, expected int64: a slot of a large pool does not fit into 32 bits"
 
 
 @pytest.mark.points(2)
@@ -53,35 +53,35 @@ def test_task_1_slots_go_through_each_requests_own_table(lab):
     slots = np.asarray(lab.slot_mapping(tables, positions, query_starts, 4))
     got, expected = slots.tolist(), [20, 15, 16, 17, 18, 26, 27]
     assert got == expected, f"slot_mapping({tables}, {positions.tolist()}, {query_starts}, block_size=4) is {got}, " \
-                            f"expected {expected}: slot = table[p // block_size] * block_size + p % block_size, by " \
+                            f"expected {expected}: slot = table[p // block_size] * block_size + p % block_size, with " \
                             "the table of the token's own request"
     check_int64(slots, f"slot_mapping({tables}, {positions.tolist()}, {query_starts}, block_size=4)")
 
 
 @pytest.mark.points(2)
 def test_task_1_slots_of_random_batches(lab):
-    """Small ones first, whose tables can be read in a message."""
+    """Check random batches. The small ones are first, because their tables are readable in a message."""
     rng = np.random.default_rng(1)
     for block_size, num_requests, longest in ((4, 2, 9), (3, 3, 9), (1, 5, 60), (3, 5, 60), (32, 5, 60)):
         lengths = rng.integers(1, longest, num_requests).tolist()
         news = [int(rng.integers(1, n + 1)) for n in lengths]
         starts = [0, *np.cumsum(news).tolist()]
-        tables = [rng.permutation(100)[:-(-n // block_size) + 2].tolist() for n in lengths]  # two blocks too many
+        tables = [rng.permutation(100)[:-(-n // block_size) + 2].tolist() for n in lengths]  # two extra blocks
         expected = [table[p // block_size] * block_size + p % block_size
                     for table, n, new in zip(tables, lengths, news) for p in range(n - new, n)]
         call = f"slot_mapping of token_positions, context_lens {lengths}, query_starts {starts}, " \
                f"block_size {block_size}"
         got = np.asarray(lab.slot_mapping(tables, lab.token_positions(lengths, starts), starts, block_size))
         assert got.shape == (len(expected),), \
-            f"{call} has the shape {got.shape}, expected {(len(expected),)}: a slot for each token"
+            f"{call} has the shape {got.shape}, expected {(len(expected),)}: one slot per token"
         wrong = np.flatnonzero(got != expected)
         if len(wrong):
             token = int(wrong[0])
             i = int(np.searchsorted(starts, token, side="right")) - 1
             position = lengths[i] - (starts[i + 1] - token)
             raise AssertionError(
-                f"{call}: the slot of token {token} is {got[token]}, expected {expected[token]}; it is the first that "
-                f"is wrong. The token belongs to request {i} and stands at position {position}: block "
+                f"{call}: the slot of token {token}, the first wrong one, is {got[token]}, expected {expected[token]}. "
+                f"The token belongs to request {i} and is at position {position}: entry "
                 f"{position // block_size} of the table {tables[i]}, offset {position % block_size}")
 
 
@@ -89,7 +89,7 @@ def test_task_1_slots_of_random_batches(lab):
 
 
 def make_cache(lab, num_layers=2, num_blocks=6, num_kv_heads=2, block_size=4, head_dim=3, seed=0):
-    """A cache full of random numbers, and the same numbers in numpy."""
+    """Return a cache filled with random numbers, and the same numbers in numpy."""
     cache = lab.PagedKVCache(num_layers, num_blocks, num_kv_heads, block_size, head_dim, mx.float32)
     shape = (num_layers, num_blocks, 2 * num_kv_heads, block_size, head_dim)
     content = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
@@ -100,7 +100,7 @@ def make_cache(lab, num_layers=2, num_blocks=6, num_kv_heads=2, block_size=4, he
 
 def check_pools(cache, expected, call, rule):
     assert len(cache.pools) == len(expected), \
-        f"a cache of {count(len(expected), 'layer')} has {len(cache.pools)} pools, expected one for each layer"
+        f"a cache of {count(len(expected), 'layer')} has {len(cache.pools)} pools, expected one per layer"
     for layer, pool in enumerate(cache.pools):
         assert tuple(pool.shape) == expected[layer].shape, \
             f"after {call}, pools[{layer}] has the shape {tuple(pool.shape)}, expected {expected[layer].shape}"
@@ -114,7 +114,7 @@ def check_pools(cache, expected, call, rule):
 
 
 def check_writes(lab):
-    """What is cheap must be done."""
+    """Check that ``write`` works at all, before a test measures its cost."""
     cache, content = make_cache(lab, num_layers=1)
     cache.write(0, mx.ones((2, 4, 3)), np.array([9, 10]))
     content[0, 2, :, 1:3] = 1.0
@@ -125,7 +125,7 @@ def check_copies(lab):
     cache, content = make_cache(lab, num_layers=1)
     cache.copy_blocks([(3, 5)])
     content[:, 5] = content[:, 3]
-    check_pools(cache, content, "copy_blocks([(3, 5)])", "block 5 is now as block 3")
+    check_pools(cache, content, "copy_blocks([(3, 5)])", "block 5 must now equal block 3")
 
 
 def count(number, noun):
@@ -133,7 +133,7 @@ def count(number, noun):
 
 
 def peak_in_pools(lab, change):
-    """What ``change(cache)`` takes at its highest beside what there was before, in pools: 1.0 is a copy of one."""
+    """Return the peak of the extra memory that ``change(cache)`` takes, in pools: 1.0 is a copy of one pool."""
     def changed(cache):
         change(cache)
         return cache
@@ -151,8 +151,8 @@ def test_task_2_each_token_lands_in_its_slot_and_nothing_else_changes(lab):
     for token, slot in enumerate(slots):
         content[1, slot // 4, :, slot % 4] = keys_values[token]
     check_pools(cache, content, f"write(1, keys_values, slots={slots}) with block_size 4",
-                "token i goes to block slots[i] // 4, offset slots[i] % 4, all its heads, in that layer; no other "
-                "number changes")
+                "token i goes to block slots[i] // 4, offset slots[i] % 4, with all its heads, in that layer; no other "
+                "number may change")
 
 
 @pytest.mark.points(1)
@@ -162,11 +162,11 @@ def test_task_2_a_slot_holds_what_was_written_last(lab):
         cache.write(0, mx.full((2, 4, 3), value), np.array([9, 10]))
     content[0, 2, :, 1:3] = 2.0
     check_pools(cache, content, "two writes to slots 9 and 10, first 1.0, then 2.0",
-                "a write replaces what is in the slot, it adds nothing to it")
+                "a write replaces the content of the slot; it does not add to it")
 
 
 @pytest.mark.points(1)
-@pytest.mark.inside("what MLX takes of the memory is seen only where the pool lies")
+@pytest.mark.inside("the memory that MLX takes can be measured only in the process that holds the pool")
 def test_task_2_the_pool_is_written_in_place(lab):
     check_writes(lab)
     for slots in ([9], [25, 18, *range(48, 72)]):
@@ -175,14 +175,14 @@ def test_task_2_the_pool_is_written_in_place(lab):
         peak = peak_in_pools(lab, lambda cache, new=keys_values, slots=slots: cache.write(0, new, np.array(slots)))
         assert peak < 0.1, \
             f"write of {count(len(slots), 'token')} into a pool of 4000 blocks took {peak:.2f} times the memory of " \
-            "the pool, expected less than 0.1: assign to the pool itself by index, keep no view of it, make nothing " \
-            "of its size"
+            "the pool, expected less than 0.1: assign to the pool itself by index, keep no view of it, and make no " \
+            "array of its size"
 
 
 @pytest.mark.points(1)
-@pytest.mark.inside("what MLX notes is seen only where the pool lies")
+@pytest.mark.inside("MLX's graph can be read only in the process that holds the pool")
 def test_task_2_all_tokens_are_one_write(lab):
-    """By the operations that MLX has noted and not computed yet: no clock needed."""
+    """Count the operations that MLX has recorded but not computed yet. This needs no clock."""
     check_writes(lab)
     cache, num_tokens = lab.PagedKVCache(1, 20, 2, 32, 16, mx.float32), 256
     keys_values = mx.ones((num_tokens, 4, 16))
@@ -190,8 +190,8 @@ def test_task_2_all_tokens_are_one_write(lab):
     cache.write(0, keys_values, np.arange(40, 40 + num_tokens))
     num_operations = num_mlx_operations(cache)
     assert num_operations < num_tokens, \
-        f"write of {num_tokens} tokens noted {num_operations} operations in MLX's graph, expected fewer than one a " \
-        "token: an index may be an array, so one assignment writes all tokens"
+        f"write of {num_tokens} tokens recorded {num_operations} operations in MLX's graph, expected fewer than one " \
+        "per token: an index may be an array, so one assignment writes all tokens"
 
 
 # ---- Task 3: copies
@@ -202,17 +202,17 @@ def test_task_3_whole_blocks_of_every_layer_are_copied(lab):
     cache, content = make_cache(lab)
     cache.copy_blocks([(3, 5), (3, 1)])
     content[:, 5] = content[:, 1] = content[:, 3]
-    check_pools(cache, content, "copy_blocks([(3, 5), (3, 1)])", "blocks 5 and 1 are now as block 3, in every layer; "
-                "all others are as they were")
+    check_pools(cache, content, "copy_blocks([(3, 5), (3, 1)])", "blocks 5 and 1 must equal block 3 in every layer; "
+                "all other blocks must not change")
 
 
 @pytest.mark.points(3)
 @pytest.mark.parametrize("copies", [
     [(3, 5), (5, 1)],            # a copy of a copy
-    [(3, 5), (5, 1), (1, 2)],    # and of that one
-    [(3, 5), (4, 3)],            # the source is overwritten, after it was copied
-    [(3, 5), (4, 5)],            # one block twice
-    [(3, 5), (5, 1), (4, 5)],    # block 1 has what 5 had in between
+    [(3, 5), (5, 1), (1, 2)],    # a copy of that copy
+    [(3, 5), (4, 3)],            # the source is overwritten after it was copied
+    [(3, 5), (4, 5)],            # the same destination twice
+    [(3, 5), (5, 1), (4, 5)],    # block 1 gets what block 5 held in between
     [(3, 5), (5, 3)],            # there and back
 ], ids=str)
 def test_task_3_copies_are_as_if_made_one_after_the_other(lab, copies):
@@ -220,7 +220,8 @@ def test_task_3_copies_are_as_if_made_one_after_the_other(lab, copies):
     for source, destination in copies:
         content[:, destination] = content[:, source]
     cache.copy_blocks(list(copies))
-    check_pools(cache, content, f"copy_blocks({copies})", "it must be as if the copies were made one after the other")
+    check_pools(cache, content, f"copy_blocks({copies})",
+                "the result must be as if the copies were made one after the other")
 
 
 @pytest.mark.points(1)
@@ -230,35 +231,35 @@ def test_task_3_copies_are_counted(lab):
     cache.copy_blocks([])
     cache.copy_blocks([(2, 4)])
     assert cache.num_copied_blocks == 3, \
-        f"after copy_blocks of 2 pairs, of none and of 1, num_copied_blocks is {cache.num_copied_blocks}, " \
-        "expected 3: each pair counts once, however many layers there are"
+        f"after copy_blocks with 2 pairs, 0 pairs and 1 pair, num_copied_blocks is {cache.num_copied_blocks}, " \
+        "expected 3: each pair counts once, whatever the number of layers"
     content[:, 5], content[:, 1], content[:, 4] = content[:, 3], content[:, 3], content[:, 2]
     check_pools(cache, content, "copy_blocks([(3, 5), (3, 1)]), copy_blocks([]) and copy_blocks([(2, 4)])",
-                "no pairs, no change")
+                "without pairs nothing may change")
     for copies in ([(3, 5), (4, 5)], [(2, 2)]):
         before = cache.num_copied_blocks
         cache.copy_blocks(list(copies))
         assert cache.num_copied_blocks - before == len(copies), \
             f"copy_blocks({copies}) raised num_copied_blocks from {before} to {cache.num_copied_blocks}, expected " \
-            f"{before + len(copies)}: it grows by the number of pairs, whatever they copy"
+            f"{before + len(copies)}: it must grow by the number of pairs, whatever they copy"
 
 
 @pytest.mark.points(1)
-@pytest.mark.inside("what MLX takes of the memory is seen only where the pool lies")
+@pytest.mark.inside("the memory that MLX takes can be measured only in the process that holds the pool")
 def test_task_3_a_copied_block_does_not_copy_the_pool(lab):
-    """Of many blocks: to read them takes longer than to begin with the writing."""
+    """Copy many blocks, so that reading them takes longer than starting the write."""
     check_copies(lab)
     copies = [(block_id, 1000 + block_id) for block_id in range(300)]
     peak = peak_in_pools(lab, lambda cache: cache.copy_blocks(copies))
     assert peak < 0.3, f"copy_blocks of 300 of 4000 blocks took {peak:.2f} times the memory of a pool, expected less " \
-                       "than 0.3: read what is copied to its end (mx.eval) before its pool is written"
+                       "than 0.3: evaluate the blocks that you read (mx.eval) before you write to their pool"
 
 
 # ---- the oracle of tasks 4 and 5
 
 
 def dense(queries, keys, values, scale, window=None):
-    """What the last ``len(queries)`` tokens of a context see, one token and one head at a time."""
+    """Compute attention of the last ``len(queries)`` tokens of a context, one token and one head at a time."""
     num_queries, num_heads, _ = queries.shape
     context_len, num_kv_heads, _ = keys.shape
     out = np.zeros_like(queries)
@@ -274,7 +275,7 @@ def dense(queries, keys, values, scale, window=None):
 
 
 def make_request(rng, pool, table, context_len, num_new, num_heads=4):
-    """Write a context into ``pool``, a numpy array, through ``table``. Its queries, its keys, its values."""
+    """Write a context through ``table`` into ``pool``, a numpy array. Return its queries, its keys and its values."""
     _, num_both, block_size, head_dim = pool.shape
     keys, values = rng.normal(size=(2, context_len, num_both // 2, head_dim)).astype(np.float32)
     for position in range(context_len):
@@ -284,13 +285,13 @@ def make_request(rng, pool, table, context_len, num_new, num_heads=4):
 
 
 def used_pool(num_blocks=60, num_kv_heads=2, block_size=4, head_dim=8):
-    """Full of large numbers: what is read and was not written shows."""
+    """Return a pool filled with large numbers, so that a read of an unwritten slot shows in the result."""
     shape = (num_blocks, 2 * num_kv_heads, block_size, head_dim)
     return np.random.default_rng(99).normal(scale=30, size=shape).astype(np.float32)
 
 
 def attend(lab, requests, pool, tables, window=None, scale=None):
-    """``paged_attention`` of ``requests``, each (queries, keys, values); the scale is the usual one."""
+    """Call ``paged_attention`` for ``requests``, each (queries, keys, values). The default scale is the usual one."""
     scale = pool.shape[3] ** -0.5 if scale is None else scale
     query_starts = [0, *np.cumsum([len(queries) for queries, _, _ in requests]).tolist()]
     options = {} if window is None else {"window": window}
@@ -306,20 +307,21 @@ def check_attention(lab, requests, pool, tables, rule, window=None, scale=None):
     call = f"paged_attention of {[len(queries) for queries, _, _ in requests]} queries over contexts of " \
            f"{[len(keys) for _, keys, _ in requests]} tokens, block_size {pool.shape[2]}" \
            + ("" if window is None else f", window {window}")
-    assert got.shape == expected.shape, f"{call} has the shape {got.shape}, expected {expected.shape}: that of queries"
+    assert got.shape == expected.shape, \
+        f"{call} has the shape {got.shape}, expected {expected.shape}, the shape of queries"
     if np.isnan(got).any():
         nan = f"{call} has NaN in row {int(np.argwhere(np.isnan(got))[0][0])}"
         assert not np.isfinite(pool).all(), \
-            f"{nan}, though all of queries and pool is finite. Softmax gives NaN where a query sees no key at all"
+            f"{nan}, although queries and pool are finite. Softmax gives NaN if a query sees no key at all"
         clean = attend(lab, requests, np.where(np.isfinite(pool), pool, 0), tables, window, scale)
         assert np.isfinite(clean).all(), \
-            f"{nan}, and still has NaN if 0 is put into all slots that nobody wrote: it does not come from these. " \
-            "Softmax gives NaN where a query sees no key at all"
+            f"{nan}, even if all unwritten slots are set to 0, so the NaN does not come from those slots. " \
+            "Softmax gives NaN if a query sees no key at all"
         assert np.abs(clean - expected).max() < ATOL, \
-            f"{nan}, and with 0 in all slots that nobody wrote it differs from dense attention by up to " \
-            f"{np.abs(clean - expected).max():.3g}: queries see slots that are not theirs, or the wrong ones of theirs"
-        raise AssertionError(f"{nan}, and is right if 0 is put into all slots that nobody wrote: what lies there must "
-                             "have no say. A weight of 0 is not enough: 0 × NaN is NaN, and so is 0 × inf")
+            f"{nan}; with all unwritten slots set to 0 it differs from dense attention by up to " \
+            f"{np.abs(clean - expected).max():.3g}: queries see other requests' slots, or wrong slots of their own"
+        raise AssertionError(f"{nan}, but is right if all unwritten slots are set to 0: their content must have no "
+                             "effect. A weight of 0 is not enough: 0 × NaN is NaN, and so is 0 × inf")
     row = int(np.abs(got - expected).max(axis=(1, 2)).argmax())
     worst = float(np.abs(got - expected).max())
     assert worst < ATOL, f"{call} differs from dense attention by up to {worst:.3g}, most in row {row}; expected " \
@@ -336,7 +338,7 @@ def test_task_4_one_query_sees_its_whole_context(lab):
         pool = used_pool()
         request = make_request(rng, pool, table, context_len, 1)
         check_attention(lab, [request], pool, [table], "position p is in block table[p // block_size], and a query "
-                        "sees itself and all before it")
+                        "sees itself and all tokens before it")
 
 
 @pytest.mark.points(2)
@@ -345,7 +347,7 @@ def test_task_4_a_chunk_is_causal_from_where_it_stands(lab):
     for context_len, num_new in ((10, 10), (10, 3), (9, 5), (4, 2)):
         pool, table = used_pool(), [9, 2, 5]
         request = make_request(rng, pool, table, context_len, num_new)
-        check_attention(lab, [request], pool, [table], f"the first of these {num_new} queries stands at position "
+        check_attention(lab, [request], pool, [table], f"the first of these {num_new} queries is at position "
                         f"{context_len - num_new}, and no query sees a later token")
 
 
@@ -356,7 +358,7 @@ def test_task_4_heads_are_grouped_over_kv_heads(lab):
         pool, table = used_pool(num_kv_heads=num_kv_heads), [3, 8]
         request = make_request(rng, pool, table, 7, 2, num_heads)
         check_attention(lab, [request], pool, [table], f"{num_heads} heads read {num_kv_heads} KV heads: head h reads "
-                        f"KV head h // {num_heads // num_kv_heads}; in a block keys come first, then values")
+                        f"KV head h // {num_heads // num_kv_heads}; a block holds first the keys, then the values")
 
 
 @pytest.mark.points(2)
@@ -376,7 +378,7 @@ def test_task_4_a_window_ends_the_view_backwards(lab):
             pool, table = used_pool(), [9, 2, 5]
             request = make_request(rng, pool, table, 11, num_new)
             check_attention(lab, [request], pool, [table], f"with window {window} a query sees "
-                            f"{count(window, 'token')}, of which it is the last, or all up to itself if they are fewer",
+                            f"{count(window, 'token')} and is itself the last of them; if there are fewer, it sees all",
                             window=window)
 
 
@@ -389,7 +391,7 @@ def test_task_4_requests_alike_are_each_as_alone(lab):
         requests = [make_request(rng, pool, table, n, num_new) for table, n in zip(tables, lengths)]
         check_attention(lab, requests, pool, tables, "each request has its own table, its own length and its own "
                         "positions")
-        check_attention(lab, requests, pool, tables, "each request has its own window, counted from its own queries",
+        check_attention(lab, requests, pool, tables, "the window of each query is counted from its own position",
                         window=3)
 
 
@@ -399,10 +401,10 @@ def test_task_4_what_stands_after_a_context_does_not_matter(lab):
     for garbage in (np.nan, np.inf, 1e4):
         pool = used_pool()
         pool[:] = garbage
-        tables = [[9, 2, 30, 31], [5, 7, 32]]  # 30, 31 and 32 are more than the contexts need
+        tables = [[9, 2, 30, 31], [5, 7, 32]]  # the contexts do not need blocks 30, 31 and 32
         requests = [make_request(rng, pool, table, n, 2) for table, n in zip(tables, (6, 5))]
-        check_attention(lab, requests, pool, tables, f"slots after a context hold {garbage} here; a table may be "
-                        "longer than the context needs")
+        check_attention(lab, requests, pool, tables, f"the slots after a context hold {garbage} here; a table "
+                        "may be longer than the context needs")
 
 
 @pytest.mark.points(1)
@@ -414,10 +416,10 @@ def test_task_4_what_stands_in_a_context_shows_even_if_it_is_nan(lab):
         pool[2, 2, 1] = broken  # a value of KV head 0, at position 5
         row = attend(lab, [request], pool, [table])[0]
         assert not np.isfinite(row[:2]).any() and np.isfinite(row[2:]).all(), (
-            f"paged_attention of 1 query over a context of 7 tokens, whose values at position 5 are {broken} in KV "
-            f"head 0: which of the 4 heads are finite is {np.isfinite(row).all(axis=1).tolist()}, expected [False, "
-            "False, True, True]: what is in the context counts, or a model that has gone wrong looks sound. What is "
-            "left out is chosen by context_len, not by what it holds")
+            f"paged_attention of 1 query over a context of 7 tokens, whose value at position 5 is {broken} in KV "
+            f"head 0: the outputs of the 4 heads are finite: {np.isfinite(row).all(axis=1).tolist()}, expected "
+            "[False, False, True, True]: every value in the context counts, or a broken model looks healthy. Exclude "
+            "slots by context_len, not by their content")
 
 
 @pytest.mark.points(1)
@@ -427,10 +429,10 @@ def test_task_4_the_result_has_the_type_of_the_queries(lab):
     got = lab.paged_attention(mx.array(queries).astype(mx.bfloat16), mx.array(pool).astype(mx.bfloat16), [[3, 8]], [7],
                               [0, 2], 8 ** -0.5)
     assert got.dtype == mx.bfloat16, f"paged_attention of bfloat16 queries and pool is {got.dtype}, expected " \
-                                     "bfloat16: the result is like queries"
+                                     "bfloat16: the result has the type of the queries"
     worst = float(np.abs(np.array(got.astype(mx.float32)) - dense(queries, keys, values, 8 ** -0.5)).max())
     assert worst < 0.05, f"paged_attention of 2 bfloat16 queries over 7 tokens differs from dense attention by " \
-                         f"{worst:.3g}, expected below 0.05, which is what 8 bits leave"
+                         f"{worst:.3g}, expected below 0.05, the precision of 8 bits"
 
 
 # ---- Task 5: a ragged batch
@@ -448,7 +450,7 @@ def test_task_5_decodes_and_chunks_in_one_batch(lab):
 
 @pytest.mark.points(2)
 def test_task_5_results_stand_in_the_order_of_the_queries(lab):
-    """Short and long ones alternate, so whoever computes them in groups must sort them back."""
+    """Mix short and long requests, so that a solution which groups them must restore the order."""
     rng = np.random.default_rng(13)
     pool, ids = used_pool(), rng.permutation(np.arange(1, 60)).tolist()
     lengths, news = [3, 9, 2, 10, 9, 6, 12, 7], [1, 1, 2, 1, 4, 1, 4, 2]
@@ -459,7 +461,7 @@ def test_task_5_results_stand_in_the_order_of_the_queries(lab):
 
 @pytest.mark.points(2)
 def test_task_5_requests_may_share_blocks(lab):
-    """Two samples of one prompt, and a request with the same beginning beside them."""
+    """Attend for two samples of one prompt and another request with the same prefix."""
     rng, pool = np.random.default_rng(14), used_pool()
     _, keys, values = make_request(rng, pool, [6, 3], 8, 1)
     requests, tables = [], [[6, 3, 5], [6, 3, 9], [6, 11]]
@@ -468,7 +470,7 @@ def test_task_5_requests_may_share_blocks(lab):
         queries, own_keys, own_values = make_request(rng, pool, table[first:], num_own, num_new)
         requests.append((queries, np.concatenate((keys[:num_shared], own_keys)),
                          np.concatenate((values[:num_shared], own_values))))
-    check_attention(lab, requests, pool, tables, f"the tables are {tables}: blocks 6 and 3 are there once, and every "
+    check_attention(lab, requests, pool, tables, f"the tables are {tables}: blocks 6 and 3 are shared, and every "
                     "request sees its own tail")
 
 
@@ -477,7 +479,7 @@ def test_task_5_where_blocks_lie_does_not_show(lab):
     rng, pool = np.random.default_rng(15), used_pool()
     tables = [[1, 2, 3], [4, 5], [6, 7, 8]]
     requests = [make_request(rng, pool, table, n, new) for table, n, new in zip(tables, (9, 5, 11), (1, 3, 4))]
-    check_attention(lab, requests, pool, tables, "a batch is as each of its requests alone")
+    check_attention(lab, requests, pool, tables, "in a batch each request gets the same result as alone")
     new_ids = [0, *rng.permutation(np.arange(1, 60)).tolist()]
     moved = used_pool()
     for old, new in enumerate(new_ids):
@@ -485,8 +487,8 @@ def test_task_5_where_blocks_lie_does_not_show(lab):
     got = attend(lab, requests, moved, [[new_ids[b] for b in table] for table in tables])
     expected = attend(lab, requests, pool, tables)
     worst = float(np.abs(got - expected).max())
-    assert worst == 0, f"with all blocks moved and the tables with them, paged_attention differs by {worst:.3g}, " \
-                       "expected not at all: only the table says where a block is"
+    assert worst == 0, f"all blocks were moved, and the tables changed to match: paged_attention differs by " \
+                       f"{worst:.3g}, expected 0: only the table says where a block is"
 
 
 @pytest.mark.points(3)
@@ -501,7 +503,8 @@ def test_task_5_random_batches(lab):
             lengths = [max(n, new) for n, new in zip(lengths, news)]
             tables = [[ids.pop() for _ in range(-(-n // block_size))] for n in lengths]
             requests = [make_request(rng, pool, table, n, new) for table, n, new in zip(tables, lengths, news)]
-            check_attention(lab, requests, pool, tables, "a batch is as each of its requests alone", window=window)
+            check_attention(lab, requests, pool, tables, "in a batch each request gets the same result as alone",
+                            window=window)
 
 
 # ---- Task 6: the step
@@ -510,19 +513,19 @@ def test_task_5_random_batches(lab):
 SHAPE = dict(model_type="llama", vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, rms_norm_eps=1e-5,
              rope_theta=10000.0, tie_word_embeddings=False)
-#: Two layers of three see the last 5 tokens only.
+#: Two of the three layers see only the last 5 tokens.
 WINDOWED = dict(SHAPE, model_type="qwen3", head_dim=8, num_hidden_layers=3, use_sliding_window=True, sliding_window=5,
                 max_window_layers=1)
 BLOCK_SIZE = 4
 
 
 def small_model(config=SHAPE):
-    """A network with random weights, the same each time."""
+    """Return a network with random weights, the same ones each time."""
     return make_model(ModelConfig.from_dict(config), random_weights(config, seed=0))
 
 
 def make_runner(lab, config=SHAPE, attention=given_attention, num_blocks=24):
-    """A runner, and its model."""
+    """Return a runner and its model."""
     model = small_model(config)
     return lab.ModelRunner(model, num_blocks, BLOCK_SIZE, attention), model
 
@@ -532,7 +535,7 @@ def tokens_of(num_tokens, seed=0):
 
 
 def dense_logits(model, token_ids):
-    """Logits of all tokens of one text: the network as it is, every token sees itself and all before it."""
+    """Return the logits of all tokens of one text: every token sees itself and all tokens before it."""
     def attend_plainly(layer, queries, keys_values):
         num_kv_heads = keys_values.shape[1] // 2
         keys_values = np.array(keys_values)
@@ -549,14 +552,14 @@ def check_logits(got, expected, call, rule):
         f"{call} gave logits of the shape {got.shape}, expected {expected.shape}: {rule}"
     worst = np.abs(got - expected).max(axis=1)
     nan = np.flatnonzero(np.isnan(worst))
-    assert not len(nan), f"{call}: row {nan[0]} of the logits has NaN, and the dense model's are all finite"
+    assert not len(nan), f"{call}: row {nan[0]} of the logits contains NaN, but those of the dense model are finite"
     wrong = np.flatnonzero(worst >= LOGITS_ATOL).tolist()
     assert not wrong, f"{call}: row {wrong[0]} of the logits differs from the dense model's by up to " \
                       f"{worst[wrong[0]]:.3g}, expected less than {LOGITS_ATOL}: {rule}"
 
 
 def compute(runner, token_ids, table, num_computed=0):
-    """The logits after the last of ``token_ids``, of which ``num_computed`` have K/V already; one step."""
+    """Return the logits of the last of ``token_ids`` after one step. ``num_computed`` of them already have K/V."""
     return runner.step([RequestStep(token_ids[num_computed:], table, len(token_ids), True)])
 
 
@@ -577,7 +580,7 @@ def test_task_6_chunks_are_as_the_whole_prompt(lab):
         for start, end in zip(cuts, cuts[1:]):
             got = runner.step([RequestStep(tokens[start:end], table, end, end == 11)])
         check_logits(got, dense_logits(model, tokens)[-1:], f"a prompt of 11 tokens in chunks, cut at {cuts}",
-                     "a chunk's positions go on where the last one ended, and it reads what earlier ones wrote")
+                     "a chunk's positions continue where the last chunk ended, and it reads what earlier chunks wrote")
 
 
 @pytest.mark.points(3)
@@ -586,8 +589,8 @@ def test_task_6_decoding_step_by_step_is_as_the_whole_text(lab):
     expected = dense_logits(model, tokens)
     for end in range(5, 14):
         got = compute(runner, tokens[:end], table, 0 if end == 5 else end - 1)
-        check_logits(got, expected[end - 1:end], f"token {end - 1} of a text: a prompt of 5, then one token a step",
-                     "to decode is to compute a chunk of one token")
+        check_logits(got, expected[end - 1:end], f"token {end - 1} of a text: a prompt of 5, then one token per step",
+                     "a decode is a chunk of one token")
 
 
 @pytest.mark.points(4)
@@ -601,11 +604,11 @@ def test_task_6_a_batch_is_as_each_request_alone(lab):
     got = runner.step([RequestStep(text[num_before:], table, len(text), True)
                        for text, table, num_before in zip(texts, tables, (9, 4, 6, 0))])
     check_logits(got, expected, "step of two decodes, a chunk of 3 after 6 tokens, and a prompt of 6",
-                 "row i belongs to request i, which knows nothing of the others")
+                 "row i belongs to request i and does not depend on the other requests")
 
 
 @pytest.mark.points(2)
-def test_task_6_only_who_needs_logits_gets_them(lab):
+def test_task_6_only_requests_that_need_logits_get_them(lab):
     runner, model = make_runner(lab)
     texts, tables = [tokens_of(n, seed=n) for n in (1, 7, 5)], [[7], [3, 11], [8, 1]]
     expected = [dense_logits(model, text)[-1] for text in texts]
@@ -614,23 +617,23 @@ def test_task_6_only_who_needs_logits_gets_them(lab):
                            for text, table, need in zip(texts, tables, needs)])
         check_logits(got, [row for row, need in zip(expected, needs) if need],
                      f"step of prompts of 1, 7 and 5 tokens with needs_logits {needs}",
-                     "a row for each request that needs logits, in the order of the requests")
+                     "one row per request that needs logits, in the order of the requests")
 
 
 @pytest.mark.points(2)
-def test_task_6_nobody_needs_logits(lab):
+def test_task_6_no_request_needs_logits(lab):
     (runner, model), tokens = make_runner(lab), tokens_of(7)
     got = runner.step([RequestStep(tokens[:6], [3, 11], 6, False)])
     assert got.shape == (0, 50), f"step([RequestStep(6 tokens, [3, 11], 6, needs_logits=False)]) gave the shape " \
-                                 f"{got.shape}, expected (0, 50): no rows, of the size of the vocabulary"
+                                 f"{got.shape}, expected (0, 50): no rows, and one column per token of the vocabulary"
     check_logits(compute(runner, tokens, [3, 11], 6), dense_logits(model, tokens)[-1:],
-                 "a decode after a chunk whose logits nobody needed", "its keys and values are written all the same")
+                 "a decode after a chunk without needs_logits", "the chunk's keys and values must be written anyway")
 
 
 def peak_bytes(make, change):
-    """What it takes at its highest to compute ``change(made)``, beside what there was after ``made = make()``.
+    """Return the peak of the extra memory that ``change(made)`` takes after ``made = make()``.
 
-    The median of nine: MLX computes in a thread of its own, which may hold an array a moment longer.
+    The result is the median of nine runs: MLX computes in a separate thread, which may hold an array a moment longer.
     """
     peaks = []
     for _ in range(9):
@@ -644,7 +647,7 @@ def peak_bytes(make, change):
 
 @pytest.mark.points(2)
 def test_task_6_logits_are_computed_only_where_they_are_wanted(lab):
-    """By memory: logits of all 100 tokens are 8 MB, all else of this step is about 0.5 MB."""
+    """Measure memory: the logits of all 100 tokens take 8 MB, everything else in this step about 0.5 MB."""
     model = small_model(dict(SHAPE, vocab_size=20000))
     mx.eval(model.parameters())
     tokens, table = tokens_of(100), list(range(1, 26))
@@ -659,12 +662,12 @@ def test_task_6_logits_are_computed_only_where_they_are_wanted(lab):
             runner.step([RequestStep(tokens, table, 100, needs)]), *runner.cache.pools])
         assert peak < 4e6, \
             f"step with a chunk of 100 tokens and needs_logits {needs}, vocab_size 20000, took {peak / 1e6:.1f} MB, " \
-            "expected less than 4; logits of all its tokens are 8 MB: choose the hidden states of the wanted " \
-            "tokens first, and compute the logits of these"
+            "expected less than 4; the logits of all its tokens take 8 MB: first choose the hidden states of the " \
+            "wanted tokens, then compute only their logits"
 
 
 @pytest.mark.points(1)
-@pytest.mark.inside("what MLX takes of the memory is seen only where the pools lie")
+@pytest.mark.inside("the memory that MLX takes can be measured only in the process that holds the pools")
 def test_task_6_a_step_leaves_the_pools_where_they_are(lab):
     runner, model = make_runner(lab)
     check_logits(compute(runner, tokens_of(8), [5, 7]), dense_logits(model, tokens_of(8))[-1:],
@@ -674,7 +677,7 @@ def test_task_6_a_step_leaves_the_pools_where_they_are(lab):
     mx.eval(model.parameters())
 
     def two_steps(_):
-        """All that a runner takes: its pools, and what comes on top. A copy kept from the first step counts, too."""
+        """Create a runner and make two steps, so that a copy kept from the first step is measured."""
         runner = lab.ModelRunner(model, num_blocks, BLOCK_SIZE, given_attention)
         mx.eval(compute(runner, tokens_of(8), [5, 7]))
         requests = [RequestStep([3], [5, 7, 2], 9, True), RequestStep(tokens_of(6), [8, 1], 6, True)]
@@ -683,9 +686,9 @@ def test_task_6_a_step_leaves_the_pools_where_they_are(lab):
 
     peak = peak_mlx_bytes(lambda: None, two_steps) / (num_blocks * 4 * BLOCK_SIZE * 8 * mx.float32.size)
     assert peak < 2.1, f"a runner with two layers and pools of {num_blocks} blocks took {peak:.2f} times the memory " \
-                       "of one pool in a step of 8 tokens and one of 7, expected less than 2.1, its two pools: they " \
-                       "are written in place, and for that nobody but the cache holds one, or a view of one, while " \
-                       "the step writes"
+                       "of one pool in a step of 8 tokens and one of 7, expected less than 2.1, the size of its two " \
+                       "pools: they must be written in place, so only the cache may hold a pool or a view of one " \
+                       "while the step writes"
 
 
 @pytest.mark.points(2)
@@ -698,12 +701,12 @@ def test_task_6_all_logits_of_a_request(lab):
                            RequestStep(texts[2], tables[2], 5, True)])
         check_logits(got, np.concatenate([expected[0][-1:], expected[1], expected[2][-1:]]),
                      f"step of three requests, the second with needs_logits {needs} and needs_all_logits True",
-                     "one row, then a row for each token of the second, then one row")
+                     "one row, then one row per token of the second request, then one row")
 
 
 @pytest.mark.points(3)
 def test_task_6_requests_of_one_step_may_share_a_block(lab):
-    """The scheduler lets a request adopt a block that another one writes in the same step, before or after it."""
+    """Let a request adopt a block that another request writes in the same step, in both orders of the batch."""
     prompt = tokens_of(8)
     for num_own, order in ((1, ["adopts", "writes"]), (3, ["adopts", "writes"]), (3, ["writes", "adopts"])):
         (runner, model), other = make_runner(lab), prompt[:4] + tokens_of(num_own, seed=9)
@@ -711,8 +714,9 @@ def test_task_6_requests_of_one_step_may_share_a_block(lab):
                  "writes": RequestStep(prompt, [5, 7], 8, True)}
         expected = {"adopts": dense_logits(model, other)[-1], "writes": dense_logits(model, prompt)[-1]}
         check_logits(runner.step([steps[name] for name in order]), [expected[name] for name in order],
-                     f"step of {order}: one writes 8 tokens into blocks 5 and 7, the other adopts the 4 of block 5 and "
-                     f"computes {num_own} more", "in every layer all K/V is written before any of it is read")
+                     f"step of {order}: one request writes 8 tokens into blocks 5 and 7, the other adopts the 4 tokens "
+                     f"of block 5 and computes {num_own} more",
+                     "in every layer all K/V is written before any of it is read")
 
 
 @pytest.mark.points(4)
@@ -724,7 +728,7 @@ def test_task_6_copies_are_made_before_anything_is_written(lab):
                       copies=[(7, 8), (7, 9)])
     check_logits(got, [dense_logits(model, text)[-1] for text in texts],
                  "step of three samples of one prompt, with copies [(7, 8), (7, 9)]",
-                 "each goes on in its own copy of block 7, as block 7 was before the step")
+                 "each sample continues in its own copy of block 7, made before the step wrote to it")
     assert runner.cache.num_copied_blocks == 2, \
         f"after a step with copies [(7, 8), (7, 9)] runner.cache.num_copied_blocks is " \
         f"{runner.cache.num_copied_blocks}, expected 2: each copy is made once"
@@ -732,15 +736,15 @@ def test_task_6_copies_are_made_before_anything_is_written(lab):
 
 @pytest.mark.points(2)
 def test_task_6_blocks_are_used_again_as_they_are(lab):
-    """Nobody empties a block before it is given to the next request."""
+    """Reuse blocks that still hold old content: the engine does not clear a block before it reuses it."""
     runner, model = make_runner(lab)
     runner.cache.pools[:] = [pool + mx.nan for pool in runner.cache.pools]
     for seed, tables in ((1, [[4, 2], [3, 1]]), (2, [[1, 2], [4, 3]])):
         texts = [tokens_of(n, seed) for n in (6, 7)]
         got = runner.step([RequestStep(text, table, len(text), True) for text, table in zip(texts, tables)])
         check_logits(got, [dense_logits(model, text)[-1] for text in texts],
-                     f"step with tables {tables} over blocks that held NaN, then other requests",
-                     "what was in a block before does not matter")
+                     f"step with tables {tables} over blocks that held NaN and then other requests",
+                     "the old content of a block does not matter")
 
 
 @pytest.mark.points(2)
@@ -751,7 +755,7 @@ def test_task_6_layers_have_windows_of_their_own(lab):
     for start, end in ((6, 11), (11, 12)):
         got = runner.step([RequestStep(tokens[start:end], table, end, True)])
         check_logits(got, expected[end - 1:end], f"tokens {start} to {end - 1} of a model whose layers 1 and 2 have a "
-                     "window of 5", "layer 0 sees everything, layers 1 and 2 get the keyword argument window=5")
+                     "window of 5", "layer 0 sees everything; layers 1 and 2 get the keyword argument window=5")
 
 
 @pytest.mark.points(2)

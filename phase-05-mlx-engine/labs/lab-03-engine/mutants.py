@@ -40,25 +40,27 @@ MUTANTS = [
     # ---- Task 1
     Mutant(
         name="a-refused-request-stays-registered",
-        story="Registers first, asks the scheduler second. The refused one lives for ever, and is never served.",
+        story="Registers the request before the scheduler accepts it. A rejected request stays live forever and is "
+              "never served.",
         replace=ADD,
         by="        self.live.add(group)\n        self.scheduler.add_request(group.leader)\n",
-        killed_by="test_task_1_who_is_refused_leaves_no_trace",
-        breaks=("LLMEngine.add_request: live and the scheduler are as before then",
-                "invariant 5: A refused request leaves no trace"),
+        killed_by="test_task_1_a_rejected_request_leaves_no_trace",
+        breaks=("LLMEngine.add_request: live and the scheduler are unchanged then",
+                "invariant 5: A rejected request leaves no trace"),
     ),
     Mutant(
         name="who-is-refused-hears-nothing",
-        story="Swallows the scheduler's no and returns the id. The caller waits for an answer that nobody computes.",
+        story="Ignores the scheduler's error and returns the id. The caller waits for an answer that is never "
+              "computed.",
         replace=ADD,
         by="        try:\n            self.scheduler.add_request(group.leader)\n"
            "        except ValueError:\n            return group.request_id\n        self.live.add(group)\n",
-        killed_by="test_task_1_who_is_refused_leaves_no_trace",
-        breaks="LLMEngine.add_request: ValueError if the inputs or the scheduler refuse the request",
+        killed_by="test_task_1_a_rejected_request_leaves_no_trace",
+        breaks="LLMEngine.add_request: ValueError if the inputs or the scheduler reject the request",
     ),
     Mutant(
         name="blocks-are-taken-at-the-door",
-        story="Reserves the blocks of the prompt as soon as a request comes: who waits keeps others from running.",
+        story="Reserves the blocks of the prompt on arrival: a waiting request keeps others from running.",
         replace=ADD,
         by=ADD + "        self.kv_cache.allocate_slots(group.leader, group.leader.num_tokens)\n",
         killed_by="test_task_1_a_request_that_came_waits",
@@ -66,7 +68,7 @@ MUTANTS = [
     ),
     Mutant(
         name="every-sample-waits",
-        story="Gives all sequences to the scheduler: the prompt of three samples is computed three times.",
+        story="Adds all sequences to the scheduler: the prompt of three samples is computed three times.",
         replace="        self.scheduler.add_request(group.leader)\n",
         by="        for sequence in group.sequences:\n            self.scheduler.add_request(sequence.request)\n",
         killed_by="test_task_1_of_several_samples_the_leader_waits",
@@ -74,7 +76,7 @@ MUTANTS = [
     ),
     Mutant(
         name="priority-is-lost-on-the-way",
-        story="The caller said HIGH, the queue hears NORMAL.",
+        story="Loses the priority: the caller asks for HIGH, and the queue gets NORMAL.",
         replace="process(prompt, sampling_params, request_id, priority, extra_keys)",
         by="process(prompt, sampling_params, request_id, Priority.NORMAL, extra_keys)",
         killed_by="test_task_1_priority_and_keys_go_with_the_request",
@@ -82,7 +84,7 @@ MUTANTS = [
     ),
     Mutant(
         name="keys-are-lost-on-the-way",
-        story="Two tenants, told apart by their keys, share cached blocks after all.",
+        story="Loses the extra keys: two tenants with different keys share cached blocks.",
         replace="process(prompt, sampling_params, request_id, priority, extra_keys)",
         by="process(prompt, sampling_params, request_id, priority, None)",
         killed_by="test_task_1_priority_and_keys_go_with_the_request",
@@ -90,7 +92,7 @@ MUTANTS = [
     ),
     Mutant(
         name="returns-what-it-was-given",
-        story="Returns the argument: None for whoever let the engine choose an id.",
+        story="Returns the argument: None if the engine had to choose an id.",
         replace="        return group.request_id\n",
         by="        return request_id\n",
         killed_by="test_task_1_an_id_is_made_if_there_is_none",
@@ -98,23 +100,23 @@ MUTANTS = [
     ),
     Mutant(
         name="returns-the-leaders-id",
-        story="Returns the id that the scheduler knows: the caller of three samples hears \"r#0\" and cannot abort.",
+        story="Returns the scheduler's id: a caller of three samples gets \"r#0\", which cannot be aborted.",
         replace="        return group.request_id\n",
         by="        return group.leader.request_id\n",
         killed_by="test_task_1_of_several_samples_the_leader_waits",
-        breaks="LLMEngine.add_request: the user's id, not the leader's, also for n > 1",
+        breaks="LLMEngine.add_request: the user's id, not the leader's, even if n > 1",
     ),
     Mutant(
         name="only-computing-counts",
-        story="Asks the live requests alone: an output that was put back is never told.",
+        story="Looks only at the live requests: an output that was put back is never returned.",
         replace="        return bool(self.live.groups or self.unseen)\n",
         by="        return bool(self.live.groups)\n",
-        killed_by="test_task_1_an_output_that_nobody_saw_is_something_to_tell",
-        breaks="LLMEngine.has_unfinished_requests: something to tell while unseen has an output",
+        killed_by="test_task_1_an_unseen_output_still_has_to_be_reported",
+        breaks="LLMEngine.has_unfinished_requests: something to return while unseen has an output",
     ),
     Mutant(
         name="who-waits-does-not-count",
-        story="Asks for requests that run: with nobody running, the loop ends, and whoever waits is never served.",
+        story="Looks only at running requests: if none runs, the loop ends, and a waiting request is never served.",
         replace="        return bool(self.live.groups or self.unseen)\n",
         by="        return bool(self.scheduler.running or self.unseen)\n",
         killed_by="test_task_1_a_request_that_came_waits",
@@ -122,16 +124,17 @@ MUTANTS = [
     ),
     Mutant(
         name="the-scheduler-is-asked",
-        story="Asks the scheduler for work. After a step that broke it has let its requests go; their callers wait.",
+        story="Asks the scheduler. After a failed step the scheduler no longer has its requests, and their callers "
+              "wait.",
         replace="        return bool(self.live.groups or self.unseen)\n",
         by="        return bool(self.scheduler.has_unfinished_requests() or self.unseen)\n",
-        killed_by="test_task_1_an_output_that_nobody_saw_is_something_to_tell",
+        killed_by="test_task_1_an_unseen_output_still_has_to_be_reported",
         breaks="LLMEngine.has_unfinished_requests: The scheduler cannot answer this",
     ),
     # ---- Task 2
     Mutant(
         name="the-blocks-of-the-step-alone",
-        story="Hands over the blocks that the step writes. What the earlier ones hold is read through them, too.",
+        story="Passes only the blocks that the step writes. But attention also reads the earlier blocks.",
         replace="self.kv_cache.get_block_ids(request.request_id), end,\n",
         by="self.kv_cache.get_block_ids(request.request_id)[start // self.config.block_size:], end,\n",
         killed_by="test_task_2_the_runner_is_given_the_tokens_that_were_planned",
@@ -139,7 +142,7 @@ MUTANTS = [
     ),
     Mutant(
         name="logits-for-every-chunk",
-        story="Samples after every step. A prompt in three chunks gets two tokens that nobody wanted.",
+        story="Samples after every step. A prompt in three chunks gets two superfluous tokens.",
         replace="needs_logits=end == request.num_tokens,",
         by="needs_logits=True,",
         killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
@@ -148,23 +151,25 @@ MUTANTS = [
     ),
     Mutant(
         name="logits-only-for-prompts",
-        story="Compares with the length of the prompt: the first token comes, the second never does.",
+        story="Compares with the length of the prompt: the first token is sampled, the second never is.",
         replace="needs_logits=end == request.num_tokens,",
         by="needs_logits=end == request.num_prompt_tokens,",
         killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
-        breaks="invariant 1: A token is sampled for a request exactly when its last token was computed",
+        breaks="invariant 1: A token is sampled for a request exactly when the request's last token was computed",
     ),
     Mutant(
         name="logits-from-the-end-of-the-prompt-on",
-        story="Takes all that follows the prompt for decoding. Who was preempted computes its own output in chunks.",
+        story="Treats everything after the prompt as decoding. But a preempted request computes its own output in "
+              "chunks.",
         replace="needs_logits=end == request.num_tokens,",
         by="needs_logits=end >= request.num_prompt_tokens,",
-        killed_by="test_task_2_who_was_preempted_gets_no_token_before_its_last",
-        breaks="LLMEngine._request_step: needs_logits: whether the last token of the request, so far, is among them",
+        killed_by="test_task_2_a_preempted_request_gets_no_token_before_its_last",
+        breaks="LLMEngine._request_step: needs_logits: whether these tokens include the last token that the request "
+               "has so far",
     ),
     Mutant(
         name="the-context-ends-where-the-step-begins",
-        story="Takes context_len for what had K/V before the step. The new tokens are not part of it then.",
+        story="Sets context_len to the number of tokens that had K/V before the step, without the new tokens.",
         replace="self.kv_cache.get_block_ids(request.request_id), end,\n",
         by="self.kv_cache.get_block_ids(request.request_id), start,\n",
         killed_by="test_task_2_the_runner_is_given_the_tokens_that_were_planned",
@@ -172,7 +177,7 @@ MUTANTS = [
     ),
     Mutant(
         name="a-call-of-the-runner-a-request",
-        story="Runs one request after the other: right tokens, and the weights are read once for each of them.",
+        story="Runs one request after the other: the tokens are right, but the weights are read once per request.",
         replace="        logits = self._rows_to_sample(plan, steps, self.runner.step(steps, plan.copies))\n",
         by="        self.runner.cache.copy_blocks(plan.copies)\n"
            "        logits = mx.concatenate([self.runner.step([step]) for step in steps])\n"
@@ -182,7 +187,7 @@ MUTANTS = [
     ),
     Mutant(
         name="a-call-of-the-sampler-a-request",
-        story="Samples request by request: the device is waited for once for each of them.",
+        story="Samples request by request: it waits for the device once per request.",
         replace=SAMPLE,
         by=SAMPLE_ONE_BY_ONE,
         killed_by="test_task_2_a_step_is_one_call",
@@ -190,7 +195,8 @@ MUTANTS = [
     ),
     Mutant(
         name="starts-where-it-should-end",
-        story="Takes num_computed_tokens for what was computed before the step, as its name says between two steps.",
+        story="Treats num_computed_tokens as the tokens computed before the step, which is true only between two "
+              "steps.",
         replace="        end = request.num_computed_tokens\n        start = end - num_tokens\n",
         by="        start = request.num_computed_tokens\n        end = start + num_tokens\n",
         killed_by="test_task_2_the_runner_is_given_the_tokens_that_were_planned",
@@ -198,7 +204,7 @@ MUTANTS = [
     ),
     Mutant(
         name="always-from-the-beginning",
-        story="Counts the tokens of a chunk from the first token on: right for the first chunk.",
+        story="Takes the tokens of every chunk from the first token on: right only for the first chunk.",
         replace="request.all_token_ids[start:end]",
         by="request.all_token_ids[:num_tokens]",
         killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
@@ -206,7 +212,7 @@ MUTANTS = [
     ),
     Mutant(
         name="only-the-prompts-tokens",
-        story="Takes the tokens from the prompt, where no output token is.",
+        story="Takes the tokens from the prompt, which contains no output tokens.",
         replace="request.all_token_ids[start:end]",
         by="(request.prompt_token_ids + [0] * num_tokens)[start:end]",
         killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
@@ -214,18 +220,18 @@ MUTANTS = [
     ),
     Mutant(
         name="tokens-in-the-order-of-arrival",
-        story="Hands the tokens to the requests in the order in which they came. The plan has another one.",
+        story="Assigns the tokens to the requests in their order of arrival. The plan has another order.",
         replace="        ids = [sequence.request.request_id for sequence in sequences]\n",
         by="        ids = [each.request.request_id for group in self.live.groups.values() for each in group.sequences\n"
            "               if each in sequences]\n",
-        killed_by="test_task_2_a_batch_of_decoders_and_chunks_gives_everybody_its_own",
-        breaks=("LLMEngine._rows_to_sample: one row for each step that needs logits, in the order of steps",
+        killed_by="test_task_2_a_batch_of_decodes_and_chunks_gives_each_request_its_own",
+        breaks=("LLMEngine._rows_to_sample: for each step that needs logits, in the order of steps",
                 "LLMEngine.compute: token_ids by request id: one for each request whose step needs logits",
-                "invariant 7: each request says what it says alone"),
+                "invariant 7: each request generates the same text as when it is alone"),
     ),
     Mutant(
         name="counts-twice",
-        story="Advances num_computed_tokens after the step. The scheduler has done so in its plan.",
+        story="Advances num_computed_tokens after the step. The scheduler has already done so when it planned.",
         replace="        if not sequences:\n            return StepResult()\n",
         by="        for request in plan.requests:\n"
            "            request.num_computed_tokens += plan.num_scheduled_tokens[request.request_id]\n"
@@ -236,18 +242,19 @@ MUTANTS = [
     ),
     Mutant(
         name="appends-twice",
-        story="Appends the token where it is sampled; the scheduler appends it again.",
+        story="Appends the token when it is sampled; the scheduler appends it again.",
         replace="        ids = [sequence.request.request_id for sequence in sequences]\n",
         by="        ids = [sequence.request.request_id for sequence in sequences]\n"
            "        for sequence, token_id in zip(sequences, sampled.token_ids):\n"
            "            sequence.request.append_output_token(token_id)\n",
         killed_by="test_task_2_compute_changes_no_request",
         breaks=("LLMEngine.compute: each request has the num_computed_tokens and the output tokens that it had before",
-                "invariant 2: and appends when you deliver"),
+                "invariant 2: and appends the sampled tokens when you deliver"),
     ),
     Mutant(
         name="copies-forgotten",
-        story="Runs the step without the copies: whoever shares half a block reads what lay in the new one before.",
+        story="Runs the step without the copies: a request that shares half a block reads the old content of its new "
+              "block.",
         replace="steps, self.runner.step(steps, plan.copies))",
         by="steps, self.runner.step(steps))",
         killed_by="test_task_2_blocks_are_copied_before_the_step_writes",
@@ -255,31 +262,31 @@ MUTANTS = [
     ),
     Mutant(
         name="everybody-gets-logprobs",
-        story="Passes on None for those who did not ask.",
+        story="Includes None for requests that did not ask for logprobs.",
         replace=" in zip(ids, sampled.logprobs) if logprob is not None}\n",
         by=" in zip(ids, sampled.logprobs)}\n",
-        killed_by="test_task_2_log_probabilities_go_to_those_who_asked",
-        breaks="LLMEngine.compute: without those that are None",
+        killed_by="test_task_2_log_probabilities_go_to_the_requests_that_asked",
+        breaks="LLMEngine.compute: except those that are None",
     ),
     Mutant(
         name="nobody-gets-logprobs",
-        story="Returns the tokens alone.",
+        story="Returns only the tokens.",
         replace="        return StepResult(dict(zip(ids, sampled.token_ids)), logprobs)\n",
         by="        return StepResult(dict(zip(ids, sampled.token_ids)))\n",
-        killed_by="test_task_2_log_probabilities_go_to_those_who_asked",
-        breaks="LLMEngine.compute: logprobs by request id: what the sampler returned",
+        killed_by="test_task_2_log_probabilities_go_to_the_requests_that_asked",
+        breaks="LLMEngine.compute: logprobs by request id: the logprobs that the sampler returned",
     ),
     Mutant(
         name="prompts-are-not-scored",
-        story="Leaves needs_all_logits out: whoever asked how likely its prompt is, hears of the first token only.",
+        story="Leaves out needs_all_logits: a request that asked for prompt logprobs gets only those of one token.",
         replace="needs_all_logits=self._scores_prompt(request, start, end))",
         by="needs_all_logits=False)",
         killed_by="test_task_2_a_prompt_can_be_scored_chunk_by_chunk",
-        breaks="LLMEngine._request_step: needs_all_logits: the answer of _scores_prompt",
+        breaks="LLMEngine._request_step: needs_all_logits: the result of _scores_prompt",
     ),
     Mutant(
         name="samples-for-nobody",
-        story="Calls the sampler with no rows at all; an index of nothing has no type.",
+        story="Calls the sampler without rows; an empty index array has the wrong type.",
         replace="        if not sequences:\n            return StepResult()\n",
         by="",
         killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
@@ -287,17 +294,17 @@ MUTANTS = [
     ),
     Mutant(
         name="a-step-without-rows-is-left-to-mlx",
-        story="Calls _rows_to_sample where there is a row to take. A chunk's K/V is then noted, and computed later.",
+        story="Calls _rows_to_sample only if there is a row. The K/V of a chunk is then recorded but computed later.",
         replace="        logits = self._rows_to_sample(plan, steps, self.runner.step(steps, plan.copies))\n",
         by="        logits = self.runner.step(steps, plan.copies)\n"
            "        if any(step.needs_logits or step.needs_all_logits for step in steps):\n"
            "            logits = self._rows_to_sample(plan, steps, logits)\n",
         killed_by="test_task_2_a_step_without_tokens_is_computed_too",
-        breaks="LLMEngine.compute: and so the K/V of the step is computed",
+        breaks="LLMEngine.compute: so that the K/V of the step is computed",
     ),
     Mutant(
         name="returns-before-prompts-are-scored",
-        story="Returns early when nobody gets a token: of a prompt in chunks only the last is scored.",
+        story="Returns early when no request gets a token: only the last chunk of a prompt is scored.",
         replace="        logits = self._rows_to_sample(plan, steps, self.runner.step(steps, plan.copies))\n",
         by="        logits = self.runner.step(steps, plan.copies)\n"
            "        if not any(step.needs_logits for step in steps):\n"
@@ -305,11 +312,11 @@ MUTANTS = [
            "            return StepResult()\n"
            "        logits = self._rows_to_sample(plan, steps, logits)\n",
         killed_by="test_task_2_a_prompt_can_be_scored_chunk_by_chunk",
-        breaks="LLMEngine.compute: _rows_to_sample was called, also in a step without tokens",
+        breaks="LLMEngine.compute: _rows_to_sample was called, even in a step without tokens",
     ),
     Mutant(
         name="the-sampler-is-called-for-no-row",
-        story="Calls the sampler in every step, and reads nothing when there was no row: right tokens, a wasted call.",
+        story="Calls the sampler in every step, even without a row: the tokens are right, but the call is wasted.",
         replace="        if not sequences:\n            return StepResult()\n",
         by="        if not sequences:\n            self.sampler.sample(logits, [])\n            return StepResult()\n",
         killed_by="test_task_2_a_step_is_one_call",
@@ -318,28 +325,28 @@ MUTANTS = [
     # ---- Task 3
     Mutant(
         name="a-step-without-tokens-never-ends",
-        story="Calls the scheduler if there are tokens to append. After a step of chunks the KV cache takes the copies "
-              "of that step for planned, makes them again, and keeps their blocks.",
+        story="Calls the scheduler only if there are tokens to append. After a step of chunks the KV cache treats "
+              "the copies of that step as still pending, makes them again, and keeps their blocks.",
         replace="        self.scheduler.update_from_output(plan, result.token_ids)\n",
         by="        if result.token_ids:\n            self.scheduler.update_from_output(plan, result.token_ids)\n",
         killed_by="test_task_3_a_step_without_tokens_is_over_too",
-        breaks=("LLMEngine.deliver: scheduler.update_from_output was called once, also in a step without tokens",
-                "invariant 5: An aborted request leaves no block"),
+        breaks=("LLMEngine.deliver: scheduler.update_from_output was called once, even in a step without tokens",
+                "invariant 5: An aborted request keeps no block"),
     ),
     Mutant(
         name="looks-before-it-appends",
-        story="Takes the tokens before the scheduler appends them: max_tokens is reached one token too late.",
+        story="Takes the tokens before the scheduler appends them: max_tokens is noticed one token too late.",
         replace="        self.scheduler.update_from_output(plan, result.token_ids)\n"
                 "        self._fork(plan, result)\n        " + MOVED,
         by="        " + MOVED + "        self.scheduler.update_from_output(plan, result.token_ids)\n"
            "        self._fork(plan, result)\n",
         killed_by="test_task_3_the_last_token_of_max_tokens_is_the_last",
         breaks=("LLMEngine._take_tokens: each token has been appended to its request",
-                "LLMEngine.deliver: every token has been appended to its request and has become text"),
+                "LLMEngine.deliver: every token has been appended to its request and turned into text"),
     ),
     Mutant(
         name="counts-its-own-tokens",
-        story="Ends an output itself, by counting, one token early.",
+        story="Counts the tokens itself and ends the output one token early.",
         replace="            if reason is not None:\n",
         by="            if reason is None and len(sequence.output.token_ids) >= sequence.row.params.max_tokens - 1:\n"
            "                reason = \"length\"\n"
@@ -349,33 +356,33 @@ MUTANTS = [
     ),
     Mutant(
         name="a-finished-request-keeps-its-blocks",
-        story="Writes the finish reason down, and leaves the request in the scheduler, which goes on with it.",
+        story="Sets the finish reason but leaves the request in the scheduler, which continues it.",
         replace="        self.scheduler.abort_request(sequence.request.request_id)\n",
         by="",
         killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
-        breaks=("LLMEngine._finish: the scheduler does not have its request any more, and the request's blocks are "
+        breaks=("LLMEngine._finish: the scheduler no longer has its request, and the request's blocks are "
                 "free",
-                "LLMEngine.deliver: its seat and its blocks are free",
-                "invariant 3: gives its blocks and its seat back in the step in which it ended"),
+                "LLMEngine.deliver: its blocks and its place in the running batch are free",
+                "invariant 3: frees its blocks and its place in the running batch in the step in which it ended"),
     ),
     Mutant(
         name="all-that-ends-was-aborted",
-        story="abort_request says FINISHED_ABORTED, of those as well that reached their length.",
+        story="Keeps FINISHED_ABORTED from abort_request, even for requests that reached their length.",
         replace="        sequence.request.status = RequestStatus(reason)\n",
         by="",
         killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
-        breaks=("LLMEngine._finish: a request that the scheduler had has the status RequestStatus(reason)",
+        breaks=("LLMEngine._finish: if the scheduler had the request, the request has the status RequestStatus(reason)",
                 "LLMEngine.deliver: its request has the status RequestStatus(reason)"),
     ),
     Mutant(
         name="over-before-it-is-out",
-        story="Sets the status first. The scheduler finds no running request then, and looks for it in the queue.",
+        story="Sets the status first. The scheduler then thinks that the request waits, and searches the queue.",
         replace="        self.scheduler.abort_request(sequence.request.request_id)\n"
                 "        sequence.request.status = RequestStatus(reason)\n",
         by="        sequence.request.status = RequestStatus(reason)\n"
            "        self.scheduler.abort_request(sequence.request.request_id)\n",
         killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
-        breaks=("LLMEngine._finish: the scheduler does not have its request any more",
+        breaks=("LLMEngine._finish: the scheduler no longer has its request",
                 "README: It looks at the status to know whether the request runs or waits"),
     ),
     Mutant(
@@ -384,11 +391,11 @@ MUTANTS = [
         replace="        sequence.end(reason)\n",
         by="        sequence.output.finish_reason = reason\n",
         killed_by="test_task_3_what_was_held_back_comes_with_the_end",
-        breaks="LLMEngine._finish: its text has what was held back for a stop string",
+        breaks="LLMEngine._finish: its text includes what was held back for a stop string",
     ),
     Mutant(
-        name="the-text-is-decoded-anew",
-        story="Decodes all output tokens at the end, those that stop the output included.",
+        name="the-text-is-decoded-again",
+        story="Decodes all output tokens at the end, including those that stop the output.",
         replace="        sequence.end(reason)\n",
         by="        sequence.end(reason)\n"
            "        sequence.output.text = self.tokenizer.decode(sequence.output.token_ids, False)\n",
@@ -397,32 +404,33 @@ MUTANTS = [
     ),
     Mutant(
         name="finished-requests-are-told-again",
-        story="Returns an output of every live request, and lets go of none.",
+        story="Returns an output for every live request and releases none.",
         replace="            if output.finished:\n                self.let_go(group)\n",
         by="",
         killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
-        breaks=("LLMEngine.deliver: a request whose output is finished has been let go",
+        breaks=("LLMEngine.deliver: a request whose output is finished has been released",
                 "invariant 4: A finished output is the last"),
     ),
     Mutant(
         name="only-live-lets-go",
-        story="Takes what is over out of live alone. What was counted of it is charged to the next request of its id.",
+        story="Removes a finished request only from live. Its counts are charged to the next request with that id.",
         replace="                self.let_go(group)\n        return outputs\n",
         by="                self.live.remove(group)\n        return outputs\n",
         killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
-        breaks="LLMEngine.deliver: a request whose output is finished has been let go with let_go",
+        breaks="LLMEngine.deliver: a request whose output is finished has been released with let_go",
     ),
     Mutant(
         name="everybody-is-news",
-        story="Tells of all live requests in every step, those that wait included.",
+        story="Returns outputs of all live requests in every step, including those that wait.",
         replace="        groups = {group.request_id: group for group in moved}\n",
         by="        groups = dict(self.live.groups)\n",
-        killed_by="test_task_3_who_waits_or_is_in_its_prompt_has_no_output",
+        killed_by="test_task_3_a_request_that_waits_or_is_in_its_prompt_has_no_output",
         breaks="LLMEngine.deliver: no output for a request that waits or is in the middle of its prompt",
     ),
     Mutant(
         name="tells-only-of-the-end",
-        story="Returns what is finished. Right for whoever waits for all of it; nobody can stream.",
+        story="Returns only finished outputs. This is right for a caller that waits for the end, but streaming is "
+              "impossible.",
         replace="            outputs.append(output)\n            if output.finished:\n",
         by="            if output.finished:\n                outputs.append(output)\n",
         killed_by="test_task_3_texts_stream_and_grow",
@@ -439,7 +447,7 @@ MUTANTS = [
     ),
     Mutant(
         name="logprobs-of-the-leader",
-        story="Looks the log-probability up by the request, not by the sequence: siblings get the leader's, or none.",
+        story="Looks up the logprob by request, not by sequence: the other samples get the leader's logprob, or none.",
         replace="sequence.take_token(token_id, result.logprobs.get(request_id))",
         by="sequence.take_token(token_id, result.logprobs.get(group.leader.request_id))",
         killed_by="test_task_5_an_output_a_request_and_a_step",
@@ -447,7 +455,7 @@ MUTANTS = [
     ),
     Mutant(
         name="silent-while-text-is-held-back",
-        story="Tells of a request when there is text to show. A token that might begin a stop string is not news then.",
+        story="Returns an output only if there is new text. A token that may begin a stop string is then not reported.",
         replace="            outputs.append(output)\n            if output.finished:\n",
         by="            if output.finished or any(each.text for each in output.outputs):\n"
            "                outputs.append(output)\n            if output.finished:\n",
@@ -456,44 +464,45 @@ MUTANTS = [
     ),
     Mutant(
         name="only-the-first-token-is-timed",
-        story="Notes when the first token came, and nothing after that: every request seems to take no time.",
+        story="Notes only the time of the first token: every request seems to take no time after it.",
         replace="            group.note_token(self.clock())\n",
         by="            if group.first_token_s is None:\n                group.note_token(self.clock())\n",
         killed_by="test_task_3_logprobs_and_timings_are_in_the_output",
-        breaks="LLMEngine._take_tokens: its group has noted each token (note_token) at the time of clock()",
+        breaks="LLMEngine._take_tokens: each token has been noted in its group (note_token) at the time of clock()",
     ),
     Mutant(
         name="no-token-is-timed",
-        story="Forgets the clock: a dashboard shows requests that never had a first token.",
+        story="Notes no times: a dashboard shows requests that never had a first token.",
         replace="            group.note_token(self.clock())\n",
         by="",
         killed_by="test_task_3_logprobs_and_timings_are_in_the_output",
-        breaks="LLMEngine._take_tokens: its group has noted each token (note_token) at the time of clock()",
+        breaks="LLMEngine._take_tokens: each token has been noted in its group (note_token) at the time of clock()",
     ),
     Mutant(
         name="the-last-token-is-not-timed",
-        story="Notes a token if the sequence goes on. A request of one token never had a first.",
+        story="Notes a token only if the sequence continues. A request with one token then has no first token.",
         replace="            group.note_token(self.clock())\n            if reason is not None:\n",
         by="            if reason is None:\n                group.note_token(self.clock())\n            else:\n",
         killed_by="test_task_3_logprobs_and_timings_are_in_the_output",
-        breaks="LLMEngine._take_tokens: the last one included",
+        breaks="LLMEngine._take_tokens: including the last one",
     ),
     # ---- Task 4
     Mutant(
         name="abort-forgets-who-waits",
-        story="Ends what runs. A request that waits is let go by the engine, and served by the scheduler.",
+        story="Ends only running requests. A waiting request is released by the engine but still served by the "
+              "scheduler.",
         replace=ABORT,
         by="        for sequence in group.unfinished:\n"
            "            if sequence.request.status is RequestStatus.RUNNING:\n"
            "                self._finish(sequence, \"abort\")\n"
            "            else:\n                sequence.end(\"abort\")\n",
         killed_by="test_task_4_abort_of_one_that_waits",
-        breaks=("LLMEngine.abort_request: End a request between two steps, wherever it is: it waits",
-                "invariant 5: An aborted request leaves no block, and no later step tells of it"),
+        breaks=("LLMEngine.abort_request: End a request between two steps, in any state: it waits",
+                "invariant 5: An aborted request keeps no block, and no later step returns an output for it"),
     ),
     Mutant(
         name="abort-forgets-who-was-preempted",
-        story="Knows two places, waiting and running. A preempted request waits, with another status.",
+        story="Knows only the states waiting and running. A preempted request waits with another status.",
         replace=ABORT,
         by="        for sequence in group.unfinished:\n"
            "            if sequence.request.status in (RequestStatus.RUNNING, RequestStatus.WAITING):\n"
@@ -504,16 +513,16 @@ MUTANTS = [
     ),
     Mutant(
         name="abort-leaves-the-scheduler-alone",
-        story="The client is gone; its request goes on in the scheduler, and its tokens find no taker.",
+        story="Leaves the request in the scheduler: it continues, although its client is gone.",
         replace="            self._finish(sequence, \"abort\")\n",
         by="            sequence.end(\"abort\")\n",
         killed_by="test_task_4_abort_of_one_that_runs",
-        breaks=("LLMEngine.abort_request: each of its sequences that was not over is finished",
+        breaks=("LLMEngine.abort_request: each of its unfinished sequences is finished",
                 "LLMEngine.abort_request: all its blocks are free"),
     ),
     Mutant(
         name="abort-tells-before-it-ends",
-        story="Makes the output first: it is not finished, and lacks the text that was held back.",
+        story="Makes the output first: it is not finished and lacks the text that was held back.",
         replace="        for sequence in group.unfinished:\n            self._finish(sequence, \"abort\")\n"
                 "        self.let_go(group)\n        return group.to_output()\n",
         by="        output = group.to_output()\n"
@@ -521,11 +530,11 @@ MUTANTS = [
            "        self.let_go(group)\n        return output\n",
         killed_by="test_task_4_abort_of_one_that_runs",
         breaks=("LLMEngine.abort_request: with the reason \"abort\"",
-                "LLMEngine.abort_request: its output, with all of the text so far"),
+                "LLMEngine.abort_request: its output, with the whole text so far"),
     ),
     Mutant(
         name="abort-knows-its-requests",
-        story="Takes it for granted that the id is there. A client hangs up just when its answer is complete.",
+        story="Assumes that the id exists. But a client may disconnect just when its answer is complete.",
         replace="        group = self.live.groups.get(request_id)\n"
                 "        if group is None:\n            return None\n",
         by="        group = self.live.groups[request_id]\n",
@@ -534,15 +543,16 @@ MUTANTS = [
     ),
     Mutant(
         name="abort-forgets-what-was-put-back",
-        story="Takes the request out of live alone; an older output of it is told by a later step.",
+        story="Removes the request only from live; a later step returns an older output of it.",
         replace="            self._finish(sequence, \"abort\")\n        self.let_go(group)\n",
         by="            self._finish(sequence, \"abort\")\n        self.live.remove(group)\n",
         killed_by="test_task_4_what_was_put_back_of_an_aborted_request_is_not_told",
-        breaks="LLMEngine.abort_request: it has been let go with let_go: no later step tells of it",
+        breaks="LLMEngine.abort_request: it has been released with let_go: no later step returns an output for it",
     ),
     Mutant(
         name="abort-takes-what-has-ended",
-        story="Drops what was put back before it asks whether the request lives: a caller never sees its last output.",
+        story="Drops outputs that were put back before it checks that the request is live: a caller never sees its "
+              "last output.",
         replace="        group = self.live.groups.get(request_id)\n",
         by="        self.unseen.pop(request_id, None)\n        group = self.live.groups.get(request_id)\n",
         killed_by="test_task_4_there_is_nothing_to_abort",
@@ -550,7 +560,7 @@ MUTANTS = [
     ),
     Mutant(
         name="abort-takes-any-id",
-        story="Finds the group by the id of a sequence, too: the abort of \"r#1\" ends its siblings.",
+        story='Also accepts the id of a sequence: aborting "r#1" ends the other samples.',
         replace="        group = self.live.groups.get(request_id)\n"
                 "        if group is None:\n            return None\n",
         by="        if request_id not in self.live:\n            return None\n"
@@ -560,28 +570,29 @@ MUTANTS = [
     ),
     Mutant(
         name="a-broken-step-stays-findable",
-        story="Lets the error pass. Full blocks are in the index since they were planned, and nobody has written them.",
+        story="Only raises the error. Full blocks are in the index since they were planned, but they were never "
+              "written.",
         replace="                self._abandon(plan)\n                raise\n",
         by="                raise\n",
         killed_by="test_task_4_a_step_that_broke_leaves_nothing_to_find",
-        breaks="LLMEngine._abandon: no prefix search finds what it was to write",
+        breaks="LLMEngine._abandon: and its blocks from the prefix index",
     ),
     # ---- Task 5
     Mutant(
         name="samples-begin-alike",
-        story="Samples one first token and gives it to all.",
+        story="Samples one first token and gives it to all sequences.",
         replace=TOKEN,
         by="                    sequence.request.append_output_token(result.token_ids[leader.request_id])\n",
         killed_by="test_task_5_three_samples_say_what_they_say_alone",
-        breaks="LLMEngine._fork: each of these has its own token of result appended to its request",
+        breaks="LLMEngine._fork: each of these sequences has its own token of result appended to its request",
     ),
     Mutant(
         name="samples-draw-by-the-first-ones-row",
-        story="Samples every sequence by the leader's row: the same seed, the same position, the same token.",
+        story="Samples every sequence with the leader's row: the same seed and position give the same token.",
         replace="[sequence.row for sequence in sequences])",
         by="[self.live.group_of(each.request.request_id).sequences[0].row for each in sequences])",
         killed_by="test_task_5_three_samples_say_what_they_say_alone",
-        breaks="LLMEngine.compute: each by the sequence's own row",
+        breaks="LLMEngine.compute: each with the sequence's own row",
     ),
     Mutant(
         name="samples-read-each-others-rows",
@@ -593,16 +604,16 @@ MUTANTS = [
     ),
     Mutant(
         name="forks-miss-their-first-token",
-        story="Forks, and forgets that the scheduler appended a token to the leader only.",
+        story="Forks, but forgets that the scheduler appended a token only to the leader.",
         replace=TOKEN,
         by="",
         killed_by="test_task_5_the_prompt_is_computed_once",
-        breaks="LLMEngine._fork: each of these has its own token of result appended to its request",
+        breaks="LLMEngine._fork: each of these sequences has its own token of result appended to its request",
     ),
     Mutant(
         name="a-fork-is-counted-twice",
-        story="Lowers num_sequences by hand, after scheduler.fork has. It is below 1 then, and more run than there are "
-              "seats.",
+        story="Lowers num_sequences although scheduler.fork has already done so. It is then below 1, and more "
+              "requests run than max_num_seqs allows.",
         replace=TOKEN,
         by=TOKEN + "                    leader.num_sequences -= 1\n",
         killed_by="test_task_5_every_sample_has_one_seat",
@@ -610,15 +621,15 @@ MUTANTS = [
     ),
     Mutant(
         name="forks-after-the-text",
-        story="Takes the tokens first. A sample that its first token has ended is forked after that, and runs on.",
+        story="Takes the tokens first. A sample that ends with its first token is forked afterwards and keeps running.",
         replace="        self._fork(plan, result)\n        " + MOVED,
         by="        " + MOVED + "        self._fork(plan, result)\n",
         killed_by="test_task_5_one_sample_ends_and_the_others_go_on",
-        breaks="LLMEngine.deliver: the sequences of a completed prompt were forked before one of them could end",
+        breaks="LLMEngine.deliver: the sequences of a completed prompt were forked before any of them could end",
     ),
     Mutant(
         name="a-second-call-of-the-sampler",
-        story="Samples for the requests of the plan, and in a second call for those that are about to be forked.",
+        story="Samples for the requests of the plan, and makes a second call for the sequences to be forked.",
         replace=SAMPLE,
         by=SAMPLE_LEADERS_FIRST,
         killed_by="test_task_5_the_prompt_is_computed_once",
@@ -626,7 +637,8 @@ MUTANTS = [
     ),
     Mutant(
         name="always-all-sequences",
-        story="Gives a token to the whole group whenever one of its sequences computes: three each, in every step.",
+        story="Gives a token to the whole group whenever one of its sequences computes: each of three samples gets "
+              "three tokens in every step.",
         replace="        if request.num_sequences > 1:\n"
                 "            return self.live.group_of(request.request_id).sequences\n"
                 "        return [self.live.sequence(request.request_id)]\n",
@@ -636,7 +648,7 @@ MUTANTS = [
     ),
     Mutant(
         name="an-output-a-sample",
-        story="Tells of a request as often as one of its samples got a token.",
+        story="Returns one output per sample that got a token, instead of one per request.",
         replace="        for group in groups.values():\n            output = group.to_output()\n",
         by="        for group in [each for each in moved if each.request_id in self.live.groups]:\n"
            "            output = group.to_output()\n",
@@ -646,7 +658,7 @@ MUTANTS = [
     ),
     Mutant(
         name="forks-in-the-middle-of-the-prompt",
-        story="Forks as soon as a leader is in a plan, with a chunk of its prompt computed.",
+        story="Forks as soon as a leader is in a plan, when only a chunk of its prompt is computed.",
         replace="            if leader.num_sequences > 1 and leader.request_id in result.token_ids:\n",
         by="            if leader.num_sequences > 1:\n",
         killed_by="test_task_5_abort_before_the_fork",
@@ -654,15 +666,15 @@ MUTANTS = [
     ),
     Mutant(
         name="abort-ends-who-is-over",
-        story="Goes through all sequences: one that had stopped is aborted a second time.",
+        story="Loops over all sequences: one that had already stopped is aborted.",
         replace=ABORT,
         by=ABORT.replace("unfinished", "sequences"),
         killed_by="test_task_5_one_sample_ends_and_the_others_go_on",
-        breaks="LLMEngine.abort_request: a sequence that was over keeps its own reason",
+        breaks="LLMEngine.abort_request: a sequence that had already ended keeps its own reason",
     ),
     Mutant(
         name="the-last-sample-is-not-forked",
-        story="Goes through one sequence too few: the last sample has a first token and never gets a second.",
+        story="Loops over one sequence too few: the last sample gets a first token but never a second.",
         replace="                for sequence in self.live.group_of(leader.request_id).sequences[1:]:\n",
         by="                for sequence in self.live.group_of(leader.request_id).sequences[1:-1]:\n",
         killed_by="test_task_5_the_prompt_is_computed_once",
@@ -670,7 +682,7 @@ MUTANTS = [
     ),
     Mutant(
         name="every-token-has-a-row-of-its-own",
-        story="Takes the next row for a request of one sample, wherever the samples before it took theirs from.",
+        story="Takes the next row for every sequence, although several samples share one row.",
         replace="                sources.append(row)\n",
         by="                sources.append(row if request.num_sequences > 1 else len(sources))\n",
         killed_by="test_task_5_three_samples_say_what_they_say_alone",
@@ -679,36 +691,37 @@ MUTANTS = [
     # ---- Task 6
     Mutant(
         name="outgrown-requests-are-forgotten",
-        story="The scheduler has ended it, the engine never hears of it: its caller waits for ever.",
+        story="Ignores requests that the scheduler has ended: their callers wait forever.",
         replace="        " + MOVED,
         by="        moved = [*self._take_tokens(result), *self._fail(result)]\n",
-        killed_by="test_task_6_who_outgrows_the_pool_ends_with_what_it_has",
+        killed_by="test_task_6_a_request_that_outgrows_the_pool_ends_with_what_it_has",
         breaks=("LLMEngine.deliver: the sequences of plan.finished have ended, with the reason \"kv_cache_full\"",
                 "invariant 6: because it outgrew the pool"),
     ),
     Mutant(
         name="outgrown-is-length",
-        story="Says that the output had its full length. It had not.",
+        story='Reports the reason "length", although the output is shorter.',
         replace="            self.live.sequence(request.request_id).end(request.status.value)\n",
         by="            self.live.sequence(request.request_id).end(\"length\")\n",
-        killed_by="test_task_6_who_outgrows_the_pool_ends_with_what_it_has",
+        killed_by="test_task_6_a_request_that_outgrows_the_pool_ends_with_what_it_has",
         breaks="LLMEngine._end_outgrown: each of these sequences has ended with the reason \"kv_cache_full\"",
     ),
     Mutant(
         name="the-outgrown-takes-its-siblings-along",
-        story="Ends the whole group. The sample that waited could have said more, and its request is left behind.",
+        story="Ends the whole group. The sample that waited could have continued, and its request stays in the "
+              "scheduler.",
         replace="            self.live.sequence(request.request_id).end(request.status.value)\n",
         by="            for sequence in self.live.group_of(request.request_id).unfinished:\n"
            "                sequence.end(request.status.value)\n",
-        killed_by="test_task_6_who_outgrows_the_pool_ends_with_what_it_has",
-        breaks="LLMEngine._end_outgrown: the other sequences of its group go on",
+        killed_by="test_task_6_a_request_that_outgrows_the_pool_ends_with_what_it_has",
+        breaks="LLMEngine._end_outgrown: the other sequences of its group continue",
     ),
     Mutant(
         name="one-outgrown-is-told",
-        story="Tells of the first. The callers of the others wait for ever.",
+        story="Returns only the first group. The callers of the others wait forever.",
         replace="        return [self.live.group_of(request.request_id) for request in plan.finished]\n",
         by="        return [self.live.group_of(request.request_id) for request in plan.finished[:1]]\n",
-        killed_by="test_task_6_who_outgrows_the_pool_ends_with_what_it_has",
+        killed_by="test_task_6_a_request_that_outgrows_the_pool_ends_with_what_it_has",
         breaks="LLMEngine._end_outgrown: the groups of all these requests",
     ),
     Mutant(
@@ -716,38 +729,39 @@ MUTANTS = [
         story="Sets the finish reason and forgets the text that was held back for a stop string.",
         replace="            self.live.sequence(request.request_id).end(request.status.value)\n",
         by="            self.live.sequence(request.request_id).output.finish_reason = request.status.value\n",
-        killed_by="test_task_6_who_outgrows_the_pool_ends_with_what_it_has",
-        breaks="LLMEngine._end_outgrown: its text has what was held back for a stop string",
+        killed_by="test_task_6_a_request_that_outgrows_the_pool_ends_with_what_it_has",
+        breaks="LLMEngine._end_outgrown: its text includes what was held back for a stop string",
     ),
     Mutant(
         name="movement-is-not-told",
-        story="Counts idle steps and passes over the others: three in a day are enough to end everybody.",
+        story="Counts idle steps and ignores the others: three idle steps in a day end all requests.",
         replace="        if not self.idle_steps.add(is_idle):\n            return {}\n",
         by="        if not is_idle or not self.idle_steps.add(is_idle):\n            return {}\n",
         killed_by="test_task_6_only_idle_steps_in_a_row_count",
-        breaks="LLMEngine._errors_if_stalled: also if it is not: only idle steps in a row count",
+        breaks="LLMEngine._errors_if_stalled: even if it is not: only consecutive idle steps count",
     ),
     Mutant(
         name="the-stall-is-blamed-on-the-leader",
-        story="Asks the leader how many blocks are missing. It may be over, and needs none.",
+        story="Makes the error for the leader, which may have ended and needs no blocks.",
         replace="        stalled = [group.unfinished[0].request for",
         by="        stalled = [group.leader for",
         killed_by="test_task_6_samples_that_stall_end_together",
-        breaks="LLMEngine._errors_if_stalled: under the id of the request of its first unfinished sequence, the error "
-               "StalledError.about(request, self.kv_cache)",
+        breaks="LLMEngine._errors_if_stalled: request is the request of the group's first unfinished sequence; the key "
+               "is its id, and the value is StalledError.about(request, self.kv_cache)",
     ),
     Mutant(
         name="waits-for-ever",
-        story="Goes on hoping. The loop around step() never ends.",
+        story="Never reports a stall. The loop around step() never ends.",
         replace="        if not self.idle_steps.add(is_idle):\n            return {}\n",
         by="        if True:\n            return {}\n",
         killed_by="test_task_6_a_stalled_request_ends_with_the_reason",
-        breaks=("LLMEngine._errors_if_stalled: an error for every live request if that has gone on for too long",
+        breaks=("LLMEngine._errors_if_stalled: an error for every live request if nothing could be planned for too "
+                "many steps",
                 "invariant 6: Every request ends"),
     ),
     Mutant(
         name="one-idle-step-ends-everybody",
-        story="Counts, and does not wait for the answer: the first step without a plan ends all requests.",
+        story="Ignores the return value of add: the first step without a plan ends all requests.",
         replace="        if not self.idle_steps.add(is_idle):\n            return {}\n",
         by="        self.idle_steps.add(is_idle)\n        if not is_idle:\n            return {}\n",
         killed_by="test_task_6_a_stalled_request_ends_with_the_reason",
@@ -755,23 +769,23 @@ MUTANTS = [
     ),
     Mutant(
         name="only-the-first-is-told-of-the-stall",
-        story="Ends one request. The others wait three steps more, each.",
+        story="Ends only one request. Each of the others waits three more steps.",
         replace="for group in self.live.groups.values()]\n        return {",
         by="for group in list(self.live.groups.values())[:1]]\n        return {",
         killed_by="test_task_6_a_stalled_request_ends_with_the_reason",
-        breaks="LLMEngine._errors_if_stalled: else for each live group",
+        breaks="LLMEngine._errors_if_stalled: otherwise a dictionary with an entry for each live group",
     ),
     Mutant(
         name="the-count-goes-on",
-        story="Never begins anew: whoever comes after a stall has one step instead of three.",
+        story="Does not reset the count: a request that arrives after a stall has one step instead of three.",
         replace="        self.idle_steps = IdleSteps()\n",
         by="",
-        killed_by="test_task_6_the_count_begins_anew",
+        killed_by="test_task_6_the_count_begins_again",
         breaks="LLMEngine._errors_if_stalled: the count begins again",
     ),
     Mutant(
         name="preempting-is-idling",
-        story="Counts a step that computed nothing, though it took somebody's blocks for somebody else.",
+        story="Counts a step as idle because it computed nothing, although it preempted a request.",
         replace="bool(self.live.groups) and not plan.preempted and not plan.finished\n",
         by="bool(self.live.groups) and not plan.finished\n",
         killed_by="test_task_6_a_step_that_preempts_or_finishes_is_not_idle",
@@ -779,7 +793,7 @@ MUTANTS = [
     ),
     Mutant(
         name="finishing-is-idling",
-        story="Counts a step that computed nothing, though it ended somebody.",
+        story="Counts a step as idle because it computed nothing, although it ended a request.",
         replace="bool(self.live.groups) and not plan.preempted and not plan.finished\n",
         by="bool(self.live.groups) and not plan.preempted\n",
         killed_by="test_task_6_a_step_that_preempts_or_finishes_is_not_idle",
@@ -787,7 +801,7 @@ MUTANTS = [
     ),
     Mutant(
         name="nobody-is-idle",
-        story="Counts steps without any request, too: three quiet moments, and the next request is ended at once.",
+        story="Also counts steps without any request: after three of them, the next request is ended at once.",
         replace="bool(self.live.groups) and not plan.preempted and not plan.finished\n",
         by="not plan.preempted and not plan.finished\n",
         killed_by="test_task_6_telling_is_not_idling",
@@ -795,24 +809,24 @@ MUTANTS = [
     ),
     Mutant(
         name="an-error-ends-one-sample",
-        story="Ends the sequence that the error names; its siblings live on, without a step that would serve them.",
+        story="Ends only the sequence that the error names; the other samples stay live, but no step serves them.",
         replace="            for sequence in group.unfinished:\n                self._finish(sequence, \"error\")\n",
         by="            self._finish(self.live.sequence(request_id), \"error\")\n",
         killed_by="test_task_6_samples_that_stall_end_together",
-        breaks=("LLMEngine._fail: all its sequences that were not over are finished",
-                "LLMEngine.deliver: each request of result.errors has ended, all of it, with the reason \"error\""),
+        breaks=("LLMEngine._fail: all its unfinished sequences are finished",
+                "LLMEngine.deliver: each request of result.errors has ended completely, with the reason \"error\""),
     ),
     Mutant(
         name="an-error-ends-who-is-over",
-        story="Goes through all sequences: one that had said \"stop\" has an error now.",
+        story='Loops over all sequences: one that had ended with "stop" now has the reason "error".',
         replace="            for sequence in group.unfinished:\n                self._finish(sequence, \"error\")\n",
         by="            for sequence in group.sequences:\n                self._finish(sequence, \"error\")\n",
         killed_by="test_task_6_samples_that_stall_end_together",
-        breaks="LLMEngine._fail: a sequence that was over keeps its own reason",
+        breaks="LLMEngine._fail: a sequence that had already ended keeps its own reason",
     ),
     Mutant(
         name="an-error-says-nothing",
-        story="Ends with the reason \"error\", and keeps the error to itself.",
+        story='Ends with the reason "error" but does not store the error.',
         replace="            group.error = describe(error)\n",
         by="",
         killed_by="test_task_6_a_stalled_request_ends_with_the_reason",
@@ -822,7 +836,7 @@ MUTANTS = [
     ),
     Mutant(
         name="one-failure-is-told",
-        story="Tells of the first request that failed. The others are over, and their callers never hear of it.",
+        story="Returns only the first request that failed. The callers of the others wait forever.",
         replace="        return failed\n",
         by="        return failed[:1]\n",
         killed_by="test_task_6_a_stalled_request_ends_with_the_reason",

@@ -4,14 +4,14 @@
                            ▲             runner, sampler   │
                            └────────── one more token ─────┘
 
-All pieces are there: ``EngineFrame`` has put them together. What is missing is the loop that runs them, and that looks
-after every request from the moment it comes until its last block is free.
+``EngineFrame`` has already put the pieces together. You write the loop that runs them. It takes care of every request
+from its arrival until its last block is free.
 
-A request of the user is a ``SequenceGroup``: one prompt, ``n`` outputs. Each output is a ``SequenceState``, with the
+A user's request is a ``SequenceGroup``: one prompt, ``n`` outputs. Each output is a ``SequenceState``. It holds the
 ``Request`` that the scheduler knows, the row that the sampler reads, and the text so far.
 
     live.groups["r"] ──▶ SequenceGroup ─┬─ SequenceState ── Request "r#0"   the leader: it computes the prompt
-                                        └─ SequenceState ── Request "r#1"   forked from it when that is done
+                                        └─ SequenceState ── Request "r#1"   forked from the leader after the prompt
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from mini_vllm.sequences import SequenceGroup, SequenceState
 
 
 class LLMEngine(EngineFrame):
-    """Serves many requests at once, a step at a time.
+    """Serves many requests at once, one step at a time.
 
-    Its frame has made ``scheduler``, ``kv_cache``, ``runner``, ``sampler``, ``inputs`` and ``live``. The README has a
-    table of what you need of each.
+    ``EngineFrame`` has created ``scheduler``, ``kv_cache``, ``runner``, ``sampler``, ``inputs`` and ``live``. A table
+    in the README lists what you need from each of them.
     """
 
     # ---- the step
@@ -57,7 +57,8 @@ class LLMEngine(EngineFrame):
                 self._abandon(plan)
                 raise
         else:
-            # The requests that planned these copies were preempted or have ended, but the copies may be in the index.
+            # The requests that needed these copies were preempted or have ended, but the prefix index may contain the
+            # copied blocks.
             self.runner.cache.copy_blocks(plan.copies)
             result = StepResult(errors=self._errors_if_stalled(plan))
         self.trace.record_computed()
@@ -67,7 +68,7 @@ class LLMEngine(EngineFrame):
         return self.with_unseen(outputs)
 
     def _abandon(self, plan: SchedulerOutput) -> None:
-        """A step broke: its requests leave the scheduler, and no prefix search finds what it was to write. Given."""
+        """Remove the requests of a failed step from the scheduler, and its blocks from the prefix index. Given."""
         block_ids = {block_id for request in plan.requests
                      for block_id in self.kv_cache.get_block_ids(request.request_id)}
         for request in plan.requests:
@@ -75,14 +76,14 @@ class LLMEngine(EngineFrame):
         self.kv_cache.finish_step()
         self.discard(block_ids)
 
-    # ---- Task 1: coming
+    # ---- Task 1: arrival
 
     def add_request(self, prompt: Prompt | PromptTokens, sampling_params: SamplingParams | None = None,
                     request_id: str | None = None, priority: Priority = Priority.NORMAL,
                     extra_keys: tuple[object, ...] | None = None) -> str:
-        """Take a request in and return the user's id for it.
+        """Accept a request and return the user's id for it.
 
-        ``inputs.process`` makes a group of the request. It may refuse the request, and so may the scheduler.
+        ``inputs.process`` makes a group from the request. It may reject the request, and the scheduler may also do so.
 
         After:
         - the scheduler has the group's leader, and none of its other sequences
@@ -90,9 +91,9 @@ class LLMEngine(EngineFrame):
         - nothing is computed, and the request holds no block
         Returns:
         - the group's id: ``request_id``, or a new id if that is None
-        - the user's id, not the leader's, also for n > 1
+        - the user's id, not the leader's, even if n > 1
         Raises:
-        - ValueError if the inputs or the scheduler refuse the request; ``live`` and the scheduler are as before then
+        - ValueError if the inputs or the scheduler reject the request; ``live`` and the scheduler are unchanged then
 
         Example::
 
@@ -110,10 +111,10 @@ class LLMEngine(EngineFrame):
         # END TASK
 
     def has_unfinished_requests(self) -> bool:
-        """Whether a further ``step`` has something to compute, or to tell.
+        """Return whether another ``step`` would have something to compute or to return.
 
-        There is something to compute while ``live`` has a group, and something to tell while ``unseen`` has an output.
-        The scheduler cannot answer this: after ``_abandon`` it no longer has requests that are still live.
+        There is something to compute while ``live`` has a group, and something to return while ``unseen`` has an
+        output. The scheduler cannot answer this: after ``_abandon`` it no longer has requests that are still live.
         """
         # TASK 1: LLMEngine.has_unfinished_requests
         return bool(self.live.groups or self.unseen)
@@ -122,9 +123,9 @@ class LLMEngine(EngineFrame):
     # ---- Task 2: from a plan to tokens
 
     def _request_step(self, request: Request, num_tokens: int) -> RequestStep:
-        """What the runner is to compute of ``request``: the ``num_tokens`` tokens that were scheduled.
+        """Return what the runner must compute for ``request``: the ``num_tokens`` tokens that were scheduled.
 
-        The scheduler has counted them already, so ``request.num_computed_tokens`` is where they *end*::
+        The scheduler has already counted them, so ``request.num_computed_tokens`` is where they *end*::
 
             all_token_ids  [ . . . . . . | . . . . | . . . ]
                                          ▲         ▲
@@ -134,8 +135,8 @@ class LLMEngine(EngineFrame):
         - ``token_ids``: the tokens from start to end, of the prompt and the output
         - ``block_ids``: the whole block table of the request
         - ``context_len``: end
-        - ``needs_logits``: whether the last token of the request, so far, is among them
-        - ``needs_all_logits``: the answer of ``_scores_prompt``
+        - ``needs_logits``: whether these tokens include the last token that the request has so far
+        - ``needs_all_logits``: the result of ``_scores_prompt``
 
         Example, a prompt of 22 tokens and at most 8 per step::
 
@@ -154,25 +155,25 @@ class LLMEngine(EngineFrame):
         # END TASK
 
     def compute(self, plan: SchedulerOutput) -> StepResult:
-        """Compute the tokens that come of ``plan``, and change no request.
+        """Compute the tokens that result from ``plan``, and change no request.
 
-        Task 2 is about requests of one sequence. Task 5 comes back for those that compute a prompt for several.
+        In task 2, handle requests with one sequence. In task 5, add requests that compute a prompt for several.
 
         Before:
         - ``plan`` has at least one request
         After:
         - the runner was called once, with a RequestStep for each request, in the order of the plan, and ``plan.copies``
-        - ``_rows_to_sample`` was called, also in a step without tokens, and so the K/V of the step is computed
+        - ``_rows_to_sample`` was called, even in a step without tokens, so that the K/V of the step is computed
         - the sampler was called once, with a row of logits and a ``row`` for each token to draw
         - the sampler was not called if there is no token to draw
         - each request has the ``num_computed_tokens`` and the output tokens that it had before
         Returns:
         - ``token_ids`` by request id: one for each request whose step needs logits, and none for the others
-        - ``logprobs`` by request id: what the sampler returned, without those that are None
+        - ``logprobs`` by request id: the logprobs that the sampler returned, except those that are None
         - for a request with ``num_sequences`` above 1 (task 5): a token for each sequence of its group, all of them
-          drawn from the request's one row of logits, each by the sequence's own ``row``
+          drawn from the request's one row of logits, each with the sequence's own ``row``
 
-        Example, ``b`` and ``c`` are in their prompts::
+        Example, in which ``b`` and ``c`` compute their prompts::
 
             plan        a: 1     b: 8 of 22     c: the last 5 of 13
             logits      row 0    none           row 1
@@ -198,15 +199,17 @@ class LLMEngine(EngineFrame):
         # END TASK
 
     def _scores_prompt(self, request: Request, start: int, end: int) -> bool:
-        """Whether the caller asked how likely its prompt is, and the tokens from ``start`` to ``end`` say something
-        about it: then the logits of all these tokens are needed. Given."""
+        """Return whether the logits of all tokens from ``start`` to ``end`` are needed. Given.
+
+        They are needed if the caller asked for log-probabilities of its prompt and these tokens contribute to them.
+        """
         return bool(newly_scored_positions(self.live.group_of(request.request_id), start, end))
 
     def _rows_to_sample(self, plan: SchedulerOutput, steps: list[RequestStep], logits: mx.array) -> mx.array:
-        """Of the runner's logits, one row for each step that needs logits, in the order of ``steps``. Given.
+        """Return one row of the runner's logits for each step that needs logits, in the order of ``steps``. Given.
 
-        Call it in every step. It notes how likely prompts are, for requests that asked. And MLX is lazy: if there is
-        no row to read, the K/V of the step is computed here.
+        Call it in every step. It records the log-probabilities of prompts for the requests that asked for them. It also
+        evaluates the K/V of a step without rows: MLX is lazy, and otherwise nothing would compute them.
         """
         if any(step.needs_all_logits for step in steps):
             groups = [self.live.group_of(request.request_id) for request in plan.requests]
@@ -218,14 +221,14 @@ class LLMEngine(EngineFrame):
     # ---- Task 3: from tokens to text, and out
 
     def _finish(self, sequence: SequenceState, reason: str) -> None:
-        """End one sequence for this finish reason: "stop", "length", "abort" or "error".
+        """End one sequence with this finish reason: "stop", "length", "abort" or "error".
 
         The scheduler does not know a sequence that was not forked yet: its ``abort_request`` returns None for it.
 
         After:
-        - the sequence's output has this reason, and its text has what was held back for a stop string
-        - the scheduler does not have its request any more, and the request's blocks are free
-        - a request that the scheduler had has the status ``RequestStatus(reason)``
+        - the sequence's output has this reason, and its text includes what was held back for a stop string
+        - the scheduler no longer has its request, and the request's blocks are free
+        - if the scheduler had the request, the request has the status ``RequestStatus(reason)``
 
         Example: after ``_finish(sequence, "length")`` the status of its request is FINISHED_LENGTH.
         """
@@ -236,19 +239,19 @@ class LLMEngine(EngineFrame):
         # END TASK
 
     def _take_tokens(self, result: StepResult) -> list[SequenceGroup]:
-        """Hand every token of ``result`` to its sequence, and finish the sequences that end with it.
+        """Pass every token of ``result`` to its sequence, and finish the sequences that end with this token.
 
         Before:
         - each token has been appended to its request
         After:
         - each sequence has taken its token, with its own logprob, or None if ``result`` has none for it
-        - a sequence for which ``take_token`` returned a reason is finished with that reason; the others go on
-        - its group has noted each token (``note_token``) at the time of ``clock()``, the last one included
+        - a sequence for which ``take_token`` returned a reason is finished with that reason; the others continue
+        - each token has been noted in its group (``note_token``) at the time of ``clock()``, including the last one
         Returns:
-        - the groups that got a token; a group may be there more than once
+        - the groups that got a token; a group may be in the list more than once
 
-        Example: "!" is a stop string of "r". ``r#0`` gets an "a" and goes on. ``r#1`` gets a "!" and is finished, with
-        the reason "stop". The group of both is returned.
+        Example: "!" is a stop string of "r". ``r#0`` gets an "a" and continues. ``r#1`` gets a "!" and is finished,
+        with the reason "stop". The group of both is returned.
         """
         # TASK 3: LLMEngine._take_tokens
         moved = []
@@ -263,26 +266,26 @@ class LLMEngine(EngineFrame):
         # END TASK
 
     def deliver(self, plan: SchedulerOutput, result: StepResult) -> list[RequestOutput]:
-        """Append the tokens of a step, end what is over, and tell of all requests that moved.
+        """Append the tokens of a step, end complete sequences, and return the outputs of the requests that moved.
 
-        A request moved if one of its sequences got a token. Task 6 adds those that outgrew the pool or failed.
+        A request moved if one of its sequences got a token. Task 6 adds requests that outgrew the pool or failed.
 
         After:
-        - ``scheduler.update_from_output`` was called once, also in a step without tokens
-        - every token has been appended to its request and has become text
-        - a sequence that its token has ended is over in this step: it has the reason, its request has the status
-          ``RequestStatus(reason)``, and its seat and its blocks are free
-        - a request whose output is ``finished`` has been let go with ``let_go``
-        - task 5: the sequences of a completed prompt were forked before one of them could end
+        - ``scheduler.update_from_output`` was called once, even in a step without tokens
+        - every token has been appended to its request and turned into text
+        - if a token ends its sequence, the sequence is finished in this step: it has the reason, its request has the
+          status ``RequestStatus(reason)``, and its blocks and its place in the running batch are free
+        - a request whose output is ``finished`` has been released with ``let_go``
+        - task 5: the sequences of a completed prompt were forked before any of them could end
         - task 6: the sequences of ``plan.finished`` have ended, with the reason "kv_cache_full"
-        - task 6: each request of ``result.errors`` has ended, all of it, with the reason "error", and its
+        - task 6: each request of ``result.errors`` has ended completely, with the reason "error", and its
           ``group.error`` is ``describe(error)``
         Returns:
         - one output for each request that moved, in any order, even if several of its sequences got a token
         - no output for a request that waits or is in the middle of its prompt
 
-        Example: "r" has three sequences, which get their fourth token, and ``max_tokens`` is 4. There is one output of
-        "r", it is ``finished``, and ``live.groups`` does not have "r" any more.
+        Example: the three sequences of "r" get their fourth token, and ``max_tokens`` is 4. There is one output of "r",
+        it is ``finished``, and "r" is no longer in ``live.groups``.
         """
         # TASK 3: LLMEngine.deliver
         self.scheduler.update_from_output(plan, result.token_ids)
@@ -301,15 +304,15 @@ class LLMEngine(EngineFrame):
     # ---- Task 4: abort
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
-        """End a request between two steps, wherever it is: it waits, it runs, or it was preempted.
+        """End a request between two steps, in any state: it waits, it runs, or it was preempted.
 
         After:
-        - each of its sequences that was not over is finished, with the reason "abort"
-        - a sequence that was over keeps its own reason
+        - each of its unfinished sequences is finished, with the reason "abort"
+        - a sequence that had already ended keeps its own reason
         - all its blocks are free
-        - it has been let go with ``let_go``: no later step tells of it
+        - it has been released with ``let_go``: no later step returns an output for it
         Returns:
-        - its output, with all of the text so far
+        - its output, with the whole text so far
         - None if ``request_id`` is not the user's id of a live request; nothing changes then
 
         Example::
@@ -332,7 +335,7 @@ class LLMEngine(EngineFrame):
     # ---- Task 5: n outputs of one prompt
 
     def _sequences_of(self, request: Request) -> list[SequenceState]:
-        """The sequences that get a token when ``request`` has computed its last one.
+        """Return the sequences that get a token when ``request`` has computed its last token.
 
         While ``request.num_sequences`` is above 1, the request computes a prompt for its group, and all ``sequences``
         of the group get a token. Otherwise only its own sequence gets one.
@@ -350,7 +353,7 @@ class LLMEngine(EngineFrame):
 
         After:
         - each other sequence of its group runs, on the leader's blocks
-        - each of these has its own token of ``result`` appended to its request
+        - each of these sequences has its own token of ``result`` appended to its request
         - ``num_sequences`` of the leader is 1
         - a leader that got no token has not been forked
 
@@ -365,17 +368,17 @@ class LLMEngine(EngineFrame):
                     sequence.request.append_output_token(result.token_ids[sequence.request.request_id])
         # END TASK
 
-    # ---- Task 6: what cannot go on
+    # ---- Task 6: requests that cannot continue
 
     def _end_outgrown(self, plan: SchedulerOutput) -> list[SequenceGroup]:
-        """End the sequences of the requests in ``plan.finished``, which the whole pool could not hold any more.
+        """End the sequences of the requests in ``plan.finished``, which no longer fit into the whole pool.
 
-        The scheduler has taken these requests out, freed their blocks and set their status.
+        The scheduler has already removed these requests, freed their blocks and set their status.
 
         After:
         - each of these sequences has ended with the reason "kv_cache_full", the value of that status
-        - its text has what was held back for a stop string
-        - the other sequences of its group go on
+        - its text includes what was held back for a stop string
+        - the other sequences of its group continue
         Returns:
         - the groups of all these requests
 
@@ -388,17 +391,19 @@ class LLMEngine(EngineFrame):
         # END TASK
 
     def _errors_if_stalled(self, plan: SchedulerOutput) -> dict[str, Exception]:
-        """Called when ``plan`` computes nothing: an error for every live request if that has gone on for too long.
+        """Return an error for every live request if nothing could be planned for too many steps.
 
-        A step is idle if there are live requests, and ``plan`` has preempted no request and finished none.
+        ``step`` calls this function when ``plan`` computes nothing. A step is idle if there are live requests, and
+        ``plan`` has preempted no request and finished none.
 
         After:
-        - ``idle_steps.add`` has been told whether this step is idle, also if it is not: only idle steps in a row count
+        - ``idle_steps.add`` has been told whether this step is idle, even if it is not: only consecutive idle steps
+          count
         - if that was one idle step too many, the count begins again (``self.idle_steps = IdleSteps()``)
         Returns:
         - an empty dictionary, as long as ``idle_steps.add`` returns False
-        - else for each live group, under the id of the request of its first unfinished sequence, the error
-          ``StalledError.about(request, self.kv_cache)``
+        - otherwise a dictionary with an entry for each live group. ``request`` is the request of the group's first
+          unfinished sequence; the key is its id, and the value is ``StalledError.about(request, self.kv_cache)``
 
         Example: "a" and "w" wait, and nothing can be planned. The first two calls return ``{}``; the third returns an
         error for "a" and one for "w".
@@ -416,8 +421,8 @@ class LLMEngine(EngineFrame):
         """End every request that has an error in ``result.errors``.
 
         After:
-        - all its sequences that were not over are finished, with the reason "error"
-        - a sequence that was over keeps its own reason
+        - all its unfinished sequences are finished, with the reason "error"
+        - a sequence that had already ended keeps its own reason
         - ``group.error`` is ``describe(error)``
         Returns:
         - the groups of all these requests

@@ -1,8 +1,8 @@
-"""Lab 5.3, the engine. Each test pins one rule; its failure says which.
+"""Lab 5.3, the engine. Each test checks one rule, and its failure message says which.
 
-The model is a small random network with one token a byte, so "Once" is four tokens. What a request says alone in the
-reference engine, with the same weights, is what it must say in any company. ``plan_and_compute`` drives an engine
-without ``deliver``, and ``hand_in`` gives ``deliver`` tokens that no model has chosen.
+The model is a small random network with one token per byte, so "Once" is four tokens. With the same weights, a request
+must generate the same text in any batch as alone in the reference engine. ``plan_and_compute`` runs an engine without
+``deliver``. ``hand_in`` passes tokens to ``deliver`` that the test has chosen, not the model.
 """
 
 import contextlib
@@ -37,19 +37,19 @@ def loaded():
 
 
 def settings_of(num_blocks=60, seats=8, budget=64, size=4, cache=True):
-    """``num_blocks`` that can be given out, of ``size`` tokens."""
+    """Return a configuration with ``num_blocks`` usable blocks of ``size`` tokens."""
     return EngineConfig(num_blocks=num_blocks + 1, block_size=size, max_num_seqs=seats, max_num_batched_tokens=budget,
                         enable_prefix_caching=cache, enable_lookahead=False)
 
 
 class Held:
-    """An engine. Its parts are asked for once: what judges it is what its frame has made, and nothing else."""
+    """An engine with its parts. The parts are read once, so the tests use exactly those that the frame has made."""
 
     def __init__(self, engine):
         self.engine = engine
         for name in ("kv_cache", "scheduler", "runner", "sampler", "live"):
             part = getattr(engine, name)
-            assert not is_stand_in(part), f"engine.{name} is not what the frame has made: {part!r}"
+            assert not is_stand_in(part), f"engine.{name} is not the part that the frame has made: {part!r}"
             setattr(self, name, part)
         assert self.scheduler.kv_cache is self.kv_cache, "engine.scheduler and engine.kv_cache do not belong together"
 
@@ -62,7 +62,7 @@ def make_engine(lab, parts=None, **settings):
 
 
 def must_raise(error, call, function, *args):
-    """``function(*args)``, told as ``call``, must be refused. An unwritten body speaks for itself."""
+    """Check that ``function(*args)``, described as ``call``, raises ``error``. NotImplementedError passes through."""
     try:
         returned = function(*args)
     except NotImplementedError:
@@ -71,11 +71,11 @@ def must_raise(error, call, function, *args):
         return
     except Exception as other:
         raise AssertionError(f"{call} raised {type(other).__name__}({other}), expected a {error.__name__}") from other
-    raise AssertionError(f"{call} returned {returned!r}, expected a {error.__name__}: whoever is refused hears of it")
+    raise AssertionError(f"{call} returned {returned!r}, expected a {error.__name__}: a rejected request must raise")
 
 
 def alone(prompt, params):
-    """What the request says when it is the only one, in the reference engine; a copy that anybody may change."""
+    """Return a copy of the output of this request when it is alone in the reference engine."""
     return copy.deepcopy(_alone(prompt, params))
 
 
@@ -106,7 +106,7 @@ def names(requests):
 
 
 def plan_and_compute(engine):
-    """A step without ``deliver``: the scheduler appends the tokens. Returns the plan and the result."""
+    """Make a step without ``deliver``: the scheduler appends the tokens. Return the plan and the result."""
     plan = engine.scheduler.schedule()
     result = engine.compute(plan)
     engine.scheduler.update_from_output(plan, result.token_ids)
@@ -115,7 +115,7 @@ def plan_and_compute(engine):
 
 @contextlib.contextmanager
 def causes_told(call, engine):
-    """What others raise because of a mistake in ``_finish`` or ``deliver``, told with that mistake."""
+    """Explain errors that other parts raise because of a mistake in ``_finish`` or ``deliver``."""
     ids = list(engine.live.groups)
     try:
         yield
@@ -123,16 +123,16 @@ def causes_told(call, engine):
         if "is not in the queue" not in str(error):
             raise
         raise AssertionError(
-            f"{call} raised ValueError: {error}. The scheduler looks at a request's status to know where it is, and "
-            "takes one that does not run for one that waits. In _finish set the status last, after "
+            f"{call} raised ValueError: {error}. The scheduler looks at a request's status to find it, and treats a "
+            "request that does not run as one that waits. In _finish, set the status last, after "
             "scheduler.abort_request").with_traceback(error.__traceback__) from error
     except KeyError as error:
         if error.args[0] not in ids:
             raise
         raise AssertionError(
-            f"{call} raised KeyError: {error}, the id of a request. Was its group let go of twice in one step? It has "
-            "one output and is let go of once, however many of its sequences got a token: compare groups by their "
-            "request_id. Or was a user's id given to live.group_of or live.sequence, which know 'r#0' and not 'r'?"
+            f"{call} raised KeyError: {error}, the id of a request. Was its group released twice in one step? A group "
+            "has one output and is released once, even if several of its sequences got a token: compare groups by "
+            "their request_id. Or was a user's id passed to live.group_of or live.sequence, which know 'r#0', not 'r'?"
         ).with_traceback(error.__traceback__) from error
 
 
@@ -142,7 +142,7 @@ def one_step(engine):
 
 
 def hand_in(engine, tokens):
-    """A step whose tokens are these, by request id: planned and computed, but not sampled."""
+    """Plan and compute a step, and deliver ``tokens`` (by request id) instead of the tokens that were sampled."""
     plan = engine.scheduler.schedule()
     engine.compute(plan)
     with causes_told(f"deliver() of the tokens {dict(tokens)}", engine):
@@ -150,17 +150,17 @@ def hand_in(engine, tokens):
 
 
 def only_output(engine, tokens):
-    """What ``hand_in`` of these tokens, all of one request, tells of it."""
+    """Call ``hand_in`` with these tokens, all of one request, and return its only output."""
     outputs = hand_in(engine, tokens)
     told = [output.request_id for output in outputs]
     assert len(told) == 1, (
-        f"deliver() of the tokens {dict(tokens)}, all of one request, returned outputs of {told}, expected one: a "
-        "request that moved has an output, and one is enough for all its sequences")
+        f"deliver() of the tokens {dict(tokens)}, all of one request, returned outputs for {told}, expected one: all "
+        "sequences of a request are in the same output")
     return outputs[0]
 
 
 def calls_of(owner, name):
-    """From now on, what the method ``name`` of ``owner`` is called with: a dictionary of arguments for each call."""
+    """Record the calls of the method ``name`` of ``owner`` from now on: a dictionary of arguments for each call."""
     method, calls = getattr(owner, name), []
 
     def recorded(*args, **kwargs):
@@ -172,18 +172,18 @@ def calls_of(owner, name):
 
 
 def told_by_a_step(engine):
-    """The outputs of one step. Whoever is told as finished has been let go of."""
+    """Return the outputs of one step, and check that finished requests have been released."""
     outputs = one_step(engine)
     kept = [output.request_id for output in outputs if output.finished and output.request_id in engine.live.groups]
     assert not kept, (
-        f"step() told that {kept} are finished, but live.groups still has them: what is over is let go of in the step "
-        "that tells of it (deliver: let_go)")
+        f"step() returned finished outputs for {kept}, but live.groups still has them: release a request in the step "
+        "that returns its finished output (deliver: let_go)")
     engine.kv_cache.check_integrity()
     return outputs
 
 
 def run(engine, max_steps=300):
-    """Step until nothing is left; the last output of each request."""
+    """Step until nothing is left, and return the last output of each request."""
     last = {}
     for _ in range(max_steps):
         if not engine.has_unfinished_requests():
@@ -191,19 +191,19 @@ def run(engine, max_steps=300):
         for output in told_by_a_step(engine):
             told = last.get(output.request_id)
             assert told is None or not told.finished, (
-                f"step() told of {output.request_id!r} again, after it had told that it was finished: an output that "
-                "is finished is the last")
+                f"step() returned another output of {output.request_id!r} after a finished one: a finished output must "
+                "be the last")
             last[output.request_id] = output
-    raise AssertionError(f"after {max_steps} steps has_unfinished_requests() is still True; told so far: "
-                         f"{ {name: output.finish_reason for name, output in last.items()} }. Every request ends")
+    raise AssertionError(f"after {max_steps} steps has_unfinished_requests() is still True; finish reasons so far: "
+                         f"{ {name: output.finish_reason for name, output in last.items()} }. Every request must end")
 
 
 def assert_all_home(engine, when):
     left = names(engine.scheduler.waiting), names(engine.scheduler.running), list(engine.scheduler.requests)
-    assert left == ([], [], []), f"{when}: (waiting, running, requests) of the scheduler is {left}, expected nobody"
-    assert num_used(engine) == 0, f"{when}: {num_used(engine)} blocks are in use, expected 0: all blocks come home"
+    assert left == ([], [], []), f"{when}: (waiting, running, requests) of the scheduler is {left}, expected no request"
+    assert num_used(engine) == 0, f"{when}: {num_used(engine)} blocks are in use, expected 0: all blocks must be free"
     engine.kv_cache.check_integrity()
-    assert not engine.live.groups, f"{when}: live.groups still has {list(engine.live.groups)}, expected nobody"
+    assert not engine.live.groups, f"{when}: live.groups still has {list(engine.live.groups)}, expected none"
     assert engine.has_unfinished_requests() is False, f"{when}: has_unfinished_requests() is not False"
 
 
@@ -214,25 +214,25 @@ def assert_says_what_it_says_alone(output, prompt, params, setting):
         expected = want.token_ids, want.text, want.finish_reason, want.stop_reason
         assert facts == expected, (
             f"{setting}: output {got.index} of {prompt!r} has (tokens, text, finish_reason, stop_reason) {facts}, but "
-            f"alone it has {expected}: company changes nothing")
+            f"alone it has {expected}: other requests must not change the output")
     usage = output.usage.prompt_tokens, output.usage.completion_tokens
     expected = wanted.usage.prompt_tokens, wanted.usage.completion_tokens
     assert usage == expected, f"{setting}: {prompt!r} has usage {usage} (prompt, completion), expected {expected}"
 
 
-# ---- Task 1: coming
+# ---- Task 1: arrival
 
 
 @pytest.mark.points(1)
 def test_task_1_a_request_that_came_waits(lab):
     engine = make_engine(lab)
-    assert engine.has_unfinished_requests() is False, "nobody came yet, but has_unfinished_requests() is not False"
+    assert engine.has_unfinished_requests() is False, "without a request has_unfinished_requests() must be False"
     returned = engine.add_request("Once", GREEDY, "a")
     assert returned == "a", f"add_request(..., request_id='a') returned {returned!r}, expected 'a'"
     got = names(engine.scheduler.waiting), list(engine.live.groups), num_used(engine)
     assert got == (["a"], ["a"], 0), (
         f"after add_request of 'a', (waiting, live.groups, blocks in use) is {got}, expected (['a'], ['a'], 0): it "
-        "waits in the scheduler, the engine knows it, and nothing is computed yet")
+        "waits in the scheduler, it is registered in live, and nothing is computed yet")
     assert engine.has_unfinished_requests() is True, "'a' waits, but has_unfinished_requests() is not True"
 
 
@@ -250,20 +250,20 @@ def test_task_1_an_id_is_made_if_there_is_none(lab):
 @pytest.mark.parametrize("what, prompt, params, request_id", [
     ("a prompt of 80 tokens in a pool of 12 blocks of 4", "x" * 80, GREEDY, "r"),
     ("an empty prompt", "", GREEDY, "r"),
-    ("9 samples with 8 seats", "Once", replace(GREEDY, n=9), "r"),
+    ("9 samples with max_num_seqs 8", "Once", replace(GREEDY, n=9), "r"),
     ("an id that is in use", "upon", GREEDY, "a"),
 ])
-def test_task_1_who_is_refused_leaves_no_trace(lab, what, prompt, params, request_id):
+def test_task_1_a_rejected_request_leaves_no_trace(lab, what, prompt, params, request_id):
     engine = make_engine(lab, num_blocks=12)
     engine.add_request("Once", GREEDY, "a")
     must_raise(ValueError, f"add_request of {what}", engine.add_request, prompt, params, request_id)
     got = list(engine.live.groups), names(engine.scheduler.waiting)
     assert got == (["a"], ["a"]), (
-        f"{what} was refused, but (live.groups, waiting) is {got}, expected (['a'], ['a']): a refused request leaves "
-        "no trace, or the engine waits for it for ever")
+        f"{what} was rejected, but (live.groups, waiting) is {got}, expected (['a'], ['a']): a rejected request must "
+        "leave no trace, or the engine waits for it forever")
     if request_id == "r":
         returned = engine.add_request("upon", GREEDY, "r")
-        assert returned == "r", f"'r' was refused, so its id is free; add_request with it returned {returned!r}"
+        assert returned == "r", f"'r' was rejected, so its id is free; add_request with this id returned {returned!r}"
 
 
 @pytest.mark.points(1)
@@ -273,36 +273,36 @@ def test_task_1_priority_and_keys_go_with_the_request(lab):
     engine.add_request("Once", GREEDY, "b", Priority.HIGH, ("tenant",))
     got = names(engine.scheduler.waiting)
     assert got == ["b", "a"], (
-        f"'a' came with Priority.LOW, then 'b' with Priority.HIGH; they wait as {got}, expected ['b', 'a']")
+        f"'a' arrived with Priority.LOW, then 'b' with Priority.HIGH; the waiting order is {got}, expected ['b', 'a']")
     keys = engine.scheduler.requests["b"].extra_keys
-    assert keys == ("tenant",), f"'b' came with extra_keys ('tenant',), its request has {keys}"
+    assert keys == ("tenant",), f"'b' arrived with extra_keys ('tenant',), but its request has {keys}"
 
 
 @pytest.mark.points(1)
 def test_task_1_of_several_samples_the_leader_waits(lab):
     engine = make_engine(lab)
     got = engine.add_request("Once", replace(SEEDED, n=3), "r")
-    assert got == "r", f"add_request(..., n=3, request_id='r') returned {got!r}, expected 'r': the request's own id"
+    assert got == "r", f"add_request(..., n=3, request_id='r') returned {got!r}, expected 'r', the user's id"
     got = names(engine.scheduler.waiting), len(engine.live.groups["r"].sequences)
     assert got == (["r#0"], 3), (
-        f"after add_request with n=3, (waiting, sequences in the group) is {got}, expected (['r#0'], 3): one of them "
+        f"after add_request with n=3, (waiting, sequences in the group) is {got}, expected (['r#0'], 3): the leader "
         "computes the prompt for all")
 
 
 @pytest.mark.points(1)
-def test_task_1_an_output_that_nobody_saw_is_something_to_tell(lab):
+def test_task_1_an_unseen_output_still_has_to_be_reported(lab):
     engine = make_engine(lab)
-    assert engine.has_unfinished_requests() is False, "nobody came yet, but has_unfinished_requests() is not False"
+    assert engine.has_unfinished_requests() is False, "without a request has_unfinished_requests() must be False"
     engine.put_back([alone("Once", GREEDY)])
     assert engine.has_unfinished_requests() is True, (
-        "an output was put back for another caller, and has_unfinished_requests() is not True: nobody would call "
-        "step() again, and it would never be told")
+        "an output was put back for another caller, but has_unfinished_requests() is not True: step() would not be "
+        "called again, and the output would be lost")
     engine = make_engine(lab)
     engine.add_request("Once", GREEDY, "a")
     engine.scheduler.abort_request("a")
     assert engine.has_unfinished_requests() is True, (
-        "the scheduler has let 'a' go, and live.groups has not: has_unfinished_requests() is not True, although 'a' "
-        "was not told of its end: ask live.groups")
+        "the scheduler has removed 'a', but live.groups still has it: has_unfinished_requests() is not True, although "
+        "no finished output of 'a' was returned: check live.groups")
 
 
 # ---- Task 2: from a plan to tokens
@@ -310,7 +310,7 @@ def test_task_1_an_output_that_nobody_saw_is_something_to_tell(lab):
 
 @pytest.mark.points(2)
 def test_task_2_the_runner_is_given_the_tokens_that_were_planned(lab):
-    """No network here: the runner is asked, and answers at once."""
+    """Replace the runner by a function that records the requests and returns zeros, so no network runs."""
     engine = make_engine(lab, budget=8)
     asked = []
 
@@ -328,14 +328,15 @@ def test_task_2_the_runner_is_given_the_tokens_that_were_planned(lab):
         result = engine.compute(plan)
         got = [(list(each.token_ids), list(each.block_ids), each.context_len) for each in asked]
         assert got == [expected], (
-            f"a prompt of 22 tokens, at most 8 a step. Step {step} computes the tokens from {start} to {end}. The "
-            f"runner was given (token_ids, block_ids, context_len) {got}, expected {[expected]}: num_computed_tokens "
-            f"is {end} by now; that is where the tokens of the step end, and how many have K/V after it")
+            f"a prompt of 22 tokens, at most 8 per step. Step {step} computes the tokens from {start} to {end}. The "
+            f"runner got (token_ids, block_ids, context_len) {got}, expected {[expected]}: num_computed_tokens is "
+            f"already {end}. The tokens of the step end there, and it is also the number of tokens with K/V after the "
+            "step, context_len")
         wants = [each.needs_logits for each in asked]
         assert wants == [end >= 22], (
-            f"a prompt of 22 tokens, at most 8 a step. Step {step} computes the tokens from {start} to {end}. "
-            f"needs_logits is {wants}, expected {[end >= 22]}: logits are wanted if the last token that the request "
-            "has is among them")
+            f"a prompt of 22 tokens, at most 8 per step. Step {step} computes the tokens from {start} to {end}. "
+            f"needs_logits is {wants}, expected {[end >= 22]}: logits are needed if these tokens include the last "
+            "token that the request has")
         engine.scheduler.update_from_output(plan, result.token_ids)
 
 
@@ -348,12 +349,12 @@ def test_task_2_every_prompt_gets_its_first_token(lab):
     plan, result = plan_and_compute(engine)
     expected = {name: alone(prompt, GREEDY).token_ids[0] for name, prompt in prompts.items()}
     assert result.token_ids == expected, (
-        f"compute() of three whole prompts returned token_ids {result.token_ids}, expected {expected}. They came as "
-        f"{list(prompts)}, and the plan has them as {names(plan.requests)}: row i of the logits belongs to the i-th "
-        "request *of the plan* that wants one")
+        f"compute() of three whole prompts returned token_ids {result.token_ids}, expected {expected}. The order of "
+        f"arrival is {list(prompts)}, the order of the plan is {names(plan.requests)}: row i of the logits belongs to "
+        "the i-th request *of the plan* that needs logits")
     assert not result.logprobs and not result.errors, (
-        f"compute() returned logprobs {result.logprobs} and errors {result.errors}, expected none: nobody asked, "
-        "nothing broke")
+        f"compute() returned logprobs {result.logprobs} and errors {result.errors}, expected none: no request "
+        "asked for logprobs, and nothing failed")
 
 
 @pytest.mark.points(3)
@@ -367,45 +368,45 @@ def test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token(lab):
         got.append((plan.num_scheduled_tokens["a"], result.token_ids))
     first, second = alone(prompt, GREEDY).token_ids[:2]
     assert got == [(8, {}), (8, {}), (6, {"a": first}), (1, {"a": second})], (
-        f"a prompt of 22 tokens, at most 8 a step: steps of (tokens, token_ids) {got}, expected (8, {{}}), (8, {{}}), "
-        f"(6, {{'a': {first}}}), (1, {{'a': {second}}}): what follows a token in the middle of a prompt is known")
+        f"a prompt of 22 tokens, at most 8 per step: the steps have (tokens, token_ids) {got}, expected (8, {{}}), (8, "
+        f"{{}}), (6, {{'a': {first}}}), (1, {{'a': {second}}}): in the middle of a prompt the next token is known")
 
 
 @pytest.mark.points(1)
 def test_task_2_a_step_without_tokens_is_computed_too(lab):
-    """By the operations that MLX has noted for the pools and not computed yet."""
+    """Count the operations on the pools that MLX has recorded but not computed yet."""
     engine = make_engine(lab, budget=8)
     engine.add_request("Once upon a time there", GREEDY, "a")
     plan, _ = plan_and_compute(engine)
     got = dict(plan.num_scheduled_tokens)
-    assert got == {"a": 8}, f"'a' came with 22 tokens, at most 8 a step: the first plan is {got}, expected 8 of 'a'"
+    assert got == {"a": 8}, f"'a' has 22 tokens, at most 8 per step: the first plan is {got}, expected 8 for 'a'"
     graph = io.StringIO()
     mx.export_to_dot(graph, *engine.runner.cache.pools)
     num_waiting = graph.getvalue().count("label")
     assert num_waiting == 0, (
-        "a prompt of 22 tokens, at most 8 a step: after compute() of the first 8, which give no token, "
-        f"{num_waiting} operations on runner.cache.pools are noted and not computed, expected none. MLX is lazy, and "
-        "nobody reads a result of such a step: _rows_to_sample, called in every step, has the K/V computed")
+        "a prompt of 22 tokens, at most 8 per step: after compute() of the first 8, which give no token, "
+        f"{num_waiting} operations on runner.cache.pools are recorded but not computed, expected none. MLX is lazy, "
+        "and nothing reads a result of such a step: call _rows_to_sample in every step, it evaluates the K/V")
 
 
 @pytest.mark.points(2)
-def test_task_2_who_was_preempted_gets_no_token_before_its_last(lab):
-    """Its own output is computed again, like a prompt."""
+def test_task_2_a_preempted_request_gets_no_token_before_its_last(lab):
+    """Compute the output of a preempted request again, like a prompt."""
     engine = make_engine(lab, budget=8, cache=False)
     params = replace(GREEDY, max_tokens=20)
     engine.add_request("Once", params, "a")
     said = [plan_and_compute(engine)[1].token_ids.get("a") for _ in range(15)]
     expected = alone("Once", params).token_ids
-    assert said == expected[:15], f"before it was preempted, 'a' was given {said}, expected {expected[:15]}"
+    assert said == expected[:15], f"before it was preempted, 'a' got the tokens {said}, expected {expected[:15]}"
     engine.scheduler.preempt(engine.scheduler.requests["a"])
     got = []
     for _ in range(3):
         plan, result = plan_and_compute(engine)
         got.append((plan.num_scheduled_tokens["a"], result.token_ids))
     assert got == [(8, {}), (8, {}), (3, {"a": expected[15]})], (
-        "'a' had a prompt of 4 tokens and had said 15 when it was preempted. It computes these 19 again, at most 8 a "
-        f"step: steps of (tokens, token_ids) {got}, expected (8, {{}}), (8, {{}}), (3, {{'a': {expected[15]}}}): what "
-        "follows any token but its last is known, be it of the prompt or of its own output")
+        "'a' had a prompt of 4 tokens and 15 output tokens when it was preempted. It computes these 19 again, at most "
+        f"8 per step: the steps have (tokens, token_ids) {got}, expected (8, {{}}), (8, {{}}), (3, {{'a': "
+        f"{expected[15]}}}): before its last token, the next token is always known, in the prompt and in the output")
 
 
 @pytest.mark.points(2)
@@ -418,8 +419,8 @@ def test_task_2_a_step_is_one_call(lab):
         plan, result = plan_and_compute(engine)
         got = [len(call["requests"]) for call in computed]
         assert got == [3], (
-            f"step {step} is of {names(plan.requests)}: the calls of runner.step had {got} requests, expected [3]: one "
-            "call for all, so that the weights are read once")
+            f"step {step} has the requests {names(plan.requests)}: the calls of runner.step had {got} requests, "
+            "expected [3]: one call for all, so that the weights are read once")
         got = [len(call["rows"]) for call in sampled]
         assert got == [len(result.token_ids)], (
             f"step {step} gave tokens to {list(result.token_ids)}: the calls of sampler.sample had {got} rows, "
@@ -438,8 +439,8 @@ def test_task_2_a_step_is_one_call(lab):
 
 
 @pytest.mark.points(3)
-def test_task_2_a_batch_of_decoders_and_chunks_gives_everybody_its_own(lab):
-    """The order of the plan is not that of arrival: the long prompt has come first, and is served last."""
+def test_task_2_a_batch_of_decodes_and_chunks_gives_each_request_its_own(lab):
+    """Use a plan that is not in the order of arrival: the long prompt arrives first and is served last."""
     engine = make_engine(lab, budget=12)
     prompts = {"long": "In the forest there lived a wolf", "a": "Once", "b": "The king"}
     params = {"long": GREEDY, "a": replace(SEEDED, seed=1), "b": replace(SEEDED, seed=2)}
@@ -451,12 +452,12 @@ def test_task_2_a_batch_of_decoders_and_chunks_gives_everybody_its_own(lab):
         orders.append(names(plan.requests))
         for name, token_id in result.token_ids.items():
             said[name].append(token_id)
-    assert orders[1] == ["a", "b", "long"], f"not what this test is about: {orders}"
+    assert orders[1] == ["a", "b", "long"], f"the setup of this test failed: {orders}"
     for name, prompt in prompts.items():
         expected = alone(prompt, params[name]).token_ids[:2 if name == "long" else 6]
         assert said[name] == expected, (
             f"{name!r} got the tokens {said[name]}, but alone {prompt!r} gets {expected}. The steps were {orders}: row "
-            "i of the logits belongs to the i-th request *of the plan* that wants one")
+            "i of the logits belongs to the i-th request *of the plan* that needs logits")
 
 
 @pytest.mark.points(2)
@@ -467,14 +468,14 @@ def test_task_2_compute_changes_no_request(lab):
     for step in range(3):
         plan = engine.scheduler.schedule()
         assert sorted(names(plan.requests)) == ["a", "b"], (
-            f"'a' and 'b' came, and step {step} plans {names(plan.requests)}, expected both: add_request has the "
-            "scheduler know them")
+            f"'a' and 'b' have arrived, but step {step} plans {names(plan.requests)}, expected both: add_request must "
+            "add them to the scheduler")
         before = [(r.request_id, r.num_computed_tokens, list(r.output_token_ids)) for r in plan.requests]
         result = engine.compute(plan)
         after = [(r.request_id, r.num_computed_tokens, list(r.output_token_ids)) for r in plan.requests]
         assert after == before, (
             f"step {step}: compute() changed (id, num_computed_tokens, output tokens) from {before} to {after}: the "
-            "scheduler has counted what is planned, and appends what was sampled; a second time is once too often")
+            "scheduler has already counted the planned tokens, and it appends the sampled ones itself")
         engine.scheduler.update_from_output(plan, result.token_ids)
 
 
@@ -488,15 +489,15 @@ def test_task_2_blocks_are_copied_before_the_step_writes(lab):
     engine.live.remove(engine.live.groups["a"])
     engine.add_request(second, GREEDY, "b")
     plan, result = plan_and_compute(engine)
-    assert plan.copies and plan.requests[0].num_cached_tokens == 7, f"not what this test is about: {plan}"
+    assert plan.copies and plan.requests[0].num_cached_tokens == 7, f"the setup of this test failed: {plan}"
     expected = {"b": alone(second, GREEDY).token_ids[0]}
     assert result.token_ids == expected, (
         f"{second!r} shares 7 tokens with an earlier request, 3 of them inside a block, and plan.copies is "
-        f"{plan.copies}; compute() returned {result.token_ids}, expected {expected}: the runner makes the copies")
+        f"{plan.copies}; compute() returned {result.token_ids}, expected {expected}: pass the copies to the runner")
 
 
 @pytest.mark.points(2)
-def test_task_2_log_probabilities_go_to_those_who_asked(lab):
+def test_task_2_log_probabilities_go_to_the_requests_that_asked(lab):
     engine = make_engine(lab)
     asking = replace(GREEDY, logprobs=2)
     for name, prompt, params in (("a", "Once", GREEDY), ("b", "upon", asking), ("c", "a time", replace(GREEDY, n=1))):
@@ -506,7 +507,7 @@ def test_task_2_log_probabilities_go_to_those_who_asked(lab):
     got = {name: each and (each.token_id, round(each.logprob, 3)) for name, each in result.logprobs.items()}
     assert got == {"b": (expected.token_id, round(expected.logprob, 3))}, (
         f"only 'b' asked for log-probabilities; compute() returned {got} (token, logprob), expected "
-        f"{{'b': {(expected.token_id, round(expected.logprob, 3))}}}: who did not ask is not in it, not even with None")
+        f"{{'b': {(expected.token_id, round(expected.logprob, 3))}}}: leave out the requests that did not ask")
 
 
 @pytest.mark.points(1)
@@ -524,10 +525,10 @@ def test_task_2_a_prompt_can_be_scored_chunk_by_chunk(lab):
     got = [each and each.token_id for each in group.prompt_logprobs]
     has_asked = any(step.needs_all_logits for call in computed for step in call["requests"])
     assert got == [each and each.token_id for each in wanted.prompt_logprobs], (
-        f"prompt_logprobs were asked for {prompt!r}; after its chunks they are of the tokens {got}, expected those of "
-        "the prompt, after a None: " + (
-            "_rows_to_sample notes them. It is called in every step, also in one that gives no token" if has_asked else
-            "needs_all_logits, which no step had, says that the logits of all tokens are wanted"))
+        f"{prompt!r} asked for prompt_logprobs; after its chunks they contain the tokens {got}, expected None and then "
+        "the tokens of the prompt: " + (
+            "_rows_to_sample records them. Call it in every step, even in one that gives no token" if has_asked else
+            "no step had needs_all_logits, which asks for the logits of all tokens"))
     expected = {"a": wanted.token_ids[0], "b": alone("The", GREEDY).token_ids[0]}
     assert tokens == expected, f"the first tokens are {tokens}, expected {expected}: scoring a prompt changes no token"
 
@@ -548,25 +549,25 @@ def test_task_3_texts_stream_and_grow(lab):
         expected = [(name, step + 1, step == 5) for name in "ab"]
         assert got == expected, (
             f"step {step} returned (id, tokens so far, finished) {got}, expected {expected}: every step returns the "
-            "outputs of those that got a token, the last one included")
+            "outputs of the requests that got a token, including the last token")
         for output in outputs:
             texts[output.request_id].append(output.text)
     for output in outputs:
         assert_says_what_it_says_alone(output, prompts[output.request_id], GREEDY, "two requests at once")
     for name, grown in texts.items():
         assert all(later.startswith(earlier) for earlier, later in zip(grown, grown[1:])), (
-            f"the texts of {name!r}, step by step, are {grown}: a text grows, and what was shown stays")
+            f"the texts of {name!r}, step by step, are {grown}: a text may only grow")
 
 
 @pytest.mark.points(2)
-def test_task_3_who_waits_or_is_in_its_prompt_has_no_output(lab):
+def test_task_3_a_request_that_waits_or_is_in_its_prompt_has_no_output(lab):
     engine = make_engine(lab, budget=8, seats=1)
     engine.add_request("Once upon a time there", GREEDY, "a")
     engine.add_request("waits", GREEDY, "w")
     got = [[output.request_id for output in one_step(engine)] for _ in range(4)]
     assert got == [[], [], ["a"], ["a"]], (
-        f"one seat; 'a' has a prompt of 22 tokens, 8 a step, and 'w' waits: steps returned outputs of {got}, expected "
-        "[[], [], ['a'], ['a']]: an output is news")
+        f"max_num_seqs is 1; 'a' has a prompt of 22 tokens, 8 per step, and 'w' waits: steps returned outputs of "
+        f"{got}, expected [[], [], ['a'], ['a']]: a request without a new token has no output")
 
 
 @pytest.mark.points(2)
@@ -579,8 +580,8 @@ def test_task_3_the_last_token_of_max_tokens_is_the_last(lab):
     output = only_output(engine, {"a": third})
     got = output.text, output.token_ids, output.finish_reason, output.finished
     assert got == ("abc", [first, second, third], "length", True), (
-        f"max_tokens is 3, and deliver() was given 'a', 'b', 'c': (text, tokens, finish_reason, finished) is {got}, "
-        f"expected ('abc', {[first, second, third]}, 'length', True): a token is appended, then looked at")
+        f"max_tokens is 3, and deliver() got 'a', 'b', 'c': (text, tokens, finish_reason, finished) is {got}, "
+        f"expected ('abc', {[first, second, third]}, 'length', True): append a token before you check for the end")
 
 
 @pytest.mark.points(2)
@@ -593,9 +594,9 @@ def test_task_3_the_end_of_the_text_counts_but_is_not_shown(lab):
     output = only_output(engine, {"a": eos})
     got = output.text, output.token_ids, output.finish_reason, output.usage.completion_tokens
     assert got == ("y", [first, eos], "stop", 2), (
-        f"deliver() was given 'y', then the end of the text: (text, tokens, finish_reason, completion_tokens) is "
+        f"deliver() got 'y', then the end of the text: (text, tokens, finish_reason, completion_tokens) is "
         f"{got}, expected ('y', {[first, eos]}, 'stop', 2)")
-    assert_all_home(engine, "the end of the text came")
+    assert_all_home(engine, "after the end of the text")
 
 
 @pytest.mark.points(2)
@@ -607,16 +608,16 @@ def test_task_3_what_was_held_back_comes_with_the_end(lab):
         output = only_output(engine, {"a": token_id})
         shown.append(output.text)
     assert shown == ["x", "x", "x##"], (
-        f"stop is '###', max_tokens 3, and deliver() was given 'x', '#', '#': the texts are {shown}, expected ['x', "
-        "'x', 'x##']: what might become a stop string is held back, and comes when the output ends without it")
+        f"stop is '###', max_tokens is 3, and deliver() got 'x', '#', '#': the texts are {shown}, expected ['x', 'x', "
+        "'x##']: text that might become a stop string is held back, and shown when the output ends without it")
     engine.add_request("Once", replace(GREEDY, max_tokens=9, stop="###"), "b")
     told = [[(output.text, output.finish_reason, output.outputs[0].stop_reason)
              for output in hand_in(engine, {"b": token_id})] for token_id in ids_of("##x###")]
     expected = [[("", None, None)]] * 2 + [[("##x", None, None)]] * 3 + [[("##x", "stop", "###")]]
     assert told == expected, (
-        f"stop is '###', max_tokens 9, and deliver() was given '#', '#', 'x', '#', '#', '#': it returned (text, "
-        f"finish_reason, stop_reason) {told}, expected {expected}: who got a token has moved, though its text may have "
-        "to wait, and a stop string is never shown")
+        f"stop is '###', max_tokens is 9, and deliver() got '#', '#', 'x', '#', '#', '#': it returned (text, "
+        f"finish_reason, stop_reason) {told}, expected {expected}: a request that got a token has an output, even if "
+        "its text is held back, and a stop string is never shown")
 
 
 @pytest.mark.points(3)
@@ -631,41 +632,41 @@ def test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step(lab):
     got = request.status, names(engine.scheduler.running), list(engine.live.groups), num_used(engine)
     assert got == (RequestStatus.FINISHED_LENGTH, ["b"], ["b", "w"], 3), (
         f"'a' got its last token in step 2: (its status, running, live.groups, blocks in use) is {got}, expected "
-        "(FINISHED_LENGTH, ['b'], ['b', 'w'], 3): its blocks come home in that step, so that the next can use them")
+        "(FINISHED_LENGTH, ['b'], ['b', 'w'], 3): its blocks are freed in that step, so that the next can use them")
     told = sorted(output.request_id for output in one_step(engine))
-    assert told == ["b", "w"], f"step 3 told of {told}, expected ['b', 'w']: 'a' is over, and 'w' has its seat"
+    assert told == ["b", "w"], f"step 3 returned outputs for {told}, expected ['b', 'w']: 'w' takes the place of 'a'"
     returned = engine.add_request("again", GREEDY, "a")
-    assert returned == "a", f"'a' is over, so its id is free; add_request with it returned {returned!r}, expected 'a'"
+    assert returned == "a", f"'a' has ended, so its id is free; add_request with it returned {returned!r}, expected 'a'"
     run(engine)
     num_recomputed = engine.counts.num_recomputed_tokens
     assert num_recomputed == 0, (
-        "'a' ended, and another request came under its id. No token was computed twice, but "
-        f"counts.num_recomputed_tokens is {num_recomputed}, expected 0: let_go forgets what was counted of a request, "
+        "'a' ended, and another request arrived with its id. No token was computed twice, but "
+        f"counts.num_recomputed_tokens is {num_recomputed}, expected 0: let_go clears the counts of a request, "
         "live.remove does not")
 
 
 @pytest.mark.points(2)
 def test_task_3_a_step_without_tokens_is_over_too(lab):
-    """The text of 'a' goes on after the prompt that both have. So 'b' needs a copy of the block in which they part."""
+    """Let 'b' share the prompt of 'a' but not its output, so that 'b' needs a copy of the block where they differ."""
     engine = make_engine(lab, budget=16, seats=4, size=8)
     prompt = "Once upon a time there"
     engine.add_request(prompt, replace(GREEDY, max_tokens=3), "a")
     run(engine)
     engine.add_request(prompt + " lived a king who had three sons and a dog", GREEDY, "b")
     plan = engine.scheduler.schedule()
-    assert plan.copies, f"not what this test is about: {plan}"
+    assert plan.copies, f"the setup of this test failed: {plan}"
     told = engine.deliver(plan, engine.compute(plan))
-    assert told == [], f"'b' is in the middle of its prompt, but deliver() told of {told}"
+    assert told == [], f"'b' is in the middle of its prompt, but deliver() returned {told}"
     later = engine.scheduler.schedule()
     assert not later.copies, (
         f"'b' computed a chunk of its prompt; its plan had the copies {plan.copies}. That step gave no token, and the "
-        f"plan of the next has the copies {later.copies}, expected none: they would be made again, over what 'b' has "
-        "written since. scheduler.update_from_output is called in every step, also in one without tokens")
+        f"next plan has the copies {later.copies}, expected none: they would overwrite what 'b' has written since. "
+        "Call scheduler.update_from_output in every step, even in one without tokens")
     engine.deliver(later, engine.compute(later))
     engine.scheduler.abort_request("b")
     assert num_used(engine) == 0, (
-        f"'b' has left the scheduler in the middle of its prompt, and {num_used(engine)} blocks are in use, expected "
-        "0: the KV cache holds the blocks of a copy until scheduler.update_from_output says that the step is over")
+        f"'b' was aborted in the middle of its prompt, and {num_used(engine)} blocks are in use, expected 0: the KV "
+        "cache holds the blocks of a copy until scheduler.update_from_output completes the step")
 
 
 @pytest.mark.points(2)
@@ -675,8 +676,8 @@ def test_task_3_a_finished_request_is_told_once(lab):
     engine.add_request("The king", replace(GREEDY, max_tokens=3), "b")
     got = [sorted((output.request_id, output.finished) for output in one_step(engine)) for _ in range(3)]
     expected = [[("a", True), ("b", False)], [("b", False)], [("b", True)]]
-    assert got == expected, f"three steps told of {got} (id, finished), expected {expected}: what is over is told once"
-    assert_all_home(engine, "'a' and 'b' are over")
+    assert got == expected, f"three steps returned {got} (id, finished), expected {expected}: one finished output each"
+    assert_all_home(engine, "'a' and 'b' have ended")
 
 
 @pytest.mark.points(1)
@@ -689,14 +690,14 @@ def test_task_3_logprobs_and_timings_are_in_the_output(lab):
         now_s[0] = moment_s
         (told,) = one_step(engine)
         assert told.timings.rest_s == expected, (
-            f"'a' got its first token when the clock said 11.0; after the step at {moment_s} its output has "
-            f"{told.timings}, expected rest_s {expected}, the time from the first token to the latest: every token is "
-            "noted, group.note_token(self.clock())")
+            f"'a' got its first token at time 11.0; after the step at {moment_s} its output has {told.timings}, "
+            f"expected rest_s {expected}, the time from the first token to the latest: note every token with "
+            "group.note_token(self.clock())")
     output = run(engine)["a"].outputs[0]
     engine.add_request("Once", replace(GREEDY, max_tokens=1), "short")
     timings = run(engine)["short"].timings
     assert timings.first_token_s is not None, (
-        f"a request of one token has {timings}: its only token is its last, and it is noted as any other")
+        f"a request of one token has {timings}, expected a first_token_s: note the last token like any other")
     wanted = alone("Once", params).outputs[0]
     got = [each.token_id for each in output.logprobs], round(output.cumulative_logprob, 3)
     expected = wanted.token_ids, round(wanted.cumulative_logprob, 3)
@@ -704,8 +705,8 @@ def test_task_3_logprobs_and_timings_are_in_the_output(lab):
     engine.add_request("Once", params, "asks")
     engine.add_request("upon", GREEDY, "does not")
     got = [each.token_id for each in run(engine)["asks"].outputs[0].logprobs or ()]
-    assert got == wanted.token_ids, (f"beside a request that did not ask for log-probabilities, one that did has those "
-                                     f"of the tokens {got}, expected {wanted.token_ids}")
+    assert got == wanted.token_ids, (f"one of two requests asked for logprobs: its logprobs contain the tokens {got}, "
+                                     f"expected {wanted.token_ids}")
 
 
 @pytest.mark.points(2)
@@ -719,8 +720,8 @@ def test_task_3_a_prompt_that_is_the_text_so_far_is_found(lab):
         cached.append(output.num_cached_tokens)
         text += output.text if ids_of(text + output.text)[len(ids_of(text)):] == output.token_ids else " and then"
     assert cached[0] == 0 and 0 < cached[1] < cached[2], (
-        f"three turns, each prompt the text so far: cached_tokens is {cached}, expected 0, then more and more: what a "
-        "finished request computed stays findable")
+        f"three turns, and each prompt is the text so far: num_cached_tokens is {cached}, expected 0 and then growing "
+        "numbers: the blocks of a finished request stay in the prefix cache")
 
 
 @pytest.mark.points(4)
@@ -728,7 +729,7 @@ def test_task_3_a_prompt_that_is_the_text_so_far_is_found(lab):
                                      dict(num_blocks=12, seats=4, budget=6, cache=False),
                                      dict(num_blocks=60, budget=10)], ids=str)
 def test_task_3_company_changes_nothing(lab, setting):
-    """Requests that come at random, in a pool so small that some are preempted."""
+    """Add requests at random times, in a pool so small that some are preempted."""
     rng = random.Random(3)
     engine, asked, last = make_engine(lab, **setting), {}, {}
     for number in range(9):
@@ -740,10 +741,10 @@ def test_task_3_company_changes_nothing(lab, setting):
             last |= {output.request_id: output for output in told_by_a_step(engine)}
     last |= run(engine)
     for name, (prompt, params) in asked.items():
-        assert name in last and last[name].finished, f"{setting}: {name!r} was never told as finished"
+        assert name in last and last[name].finished, f"{setting}: {name!r} has no finished output"
         assert_says_what_it_says_alone(last[name], prompt, params, f"{setting}, {name!r} of 9")
-    assert engine.scheduler.num_preemptions or setting["num_blocks"] == 60, "not what this test is about"
-    assert_all_home(engine, f"{setting}: all have ended")
+    assert engine.scheduler.num_preemptions or setting["num_blocks"] == 60, "test setup failed: no preemption"
+    assert_all_home(engine, f"{setting}: all requests have ended")
 
 
 # ---- Task 4: abort
@@ -761,14 +762,14 @@ def test_task_4_abort_of_one_that_waits(lab):
         f"'b' waits behind 'a'; abort_request('b') returned (id, text, finish_reason, finished) {got}, expected "
         "('b', '', 'abort', True)")
     told = set(run(engine))
-    assert told == {"a", "c"}, f"'b' was aborted while it waited; after that, steps told of {told}, expected a and c"
-    assert_all_home(engine, "'b' was aborted, 'a' and 'c' are over")
+    assert told == {"a", "c"}, f"'b' was aborted while waiting; later steps had outputs for {told}, expected a and c"
+    assert_all_home(engine, "'b' was aborted, 'a' and 'c' have ended")
 
 
 @pytest.mark.points(3)
 @pytest.mark.parametrize("num_steps, num_tokens", [(1, 0), (2, 0), (3, 1), (5, 3)])
 def test_task_4_abort_of_one_that_runs(lab, num_steps, num_tokens):
-    """After 1 and 2 steps it is in the middle of its prompt, then it decodes."""
+    """Abort after 1 and 2 steps, in the middle of the prompt, and later, while the request decodes."""
     engine = make_engine(lab, budget=8)
     prompt, params = "Once upon a time there", replace(GREEDY, max_tokens=20)
     engine.add_request(prompt, params, "a")
@@ -781,15 +782,15 @@ def test_task_4_abort_of_one_that_runs(lab, num_steps, num_tokens):
     got = output.token_ids, output.finish_reason, output.finished, request.status
     assert got == (expected, "abort", True, RequestStatus.FINISHED_ABORTED), (
         f"'a' was aborted after step {num_steps}: (tokens, finish_reason, finished, status) is {got}, expected "
-        f"({expected}, 'abort', True, FINISHED_ABORTED): what it has said so far comes back")
+        f"({expected}, 'abort', True, FINISHED_ABORTED): the output contains all tokens so far")
     left = "a" in engine.live.groups, "a" in engine.scheduler.requests
     assert left == (False, False), (
-        f"after abort_request('a'), whether 'a' is in (live.groups, scheduler.requests) is {left}, expected (False, "
-        "False): it has been let go, and its blocks are home")
+        f"after abort_request('a'), ('a' in live.groups, 'a' in scheduler.requests) is {left}, expected (False, "
+        "False): release the request, and free its blocks")
     last = run(engine)
-    assert set(last) == {"b"}, f"after the abort of 'a' steps told of {set(last)}, expected only 'b'"
-    assert_says_what_it_says_alone(last["b"], "The king", params, "'a' was aborted beside it")
-    assert_all_home(engine, "'a' was aborted, 'b' is over")
+    assert set(last) == {"b"}, f"after the abort of 'a' steps returned outputs for {set(last)}, expected only 'b'"
+    assert_says_what_it_says_alone(last["b"], "The king", params, "'a' was aborted next to it")
+    assert_all_home(engine, "'a' was aborted, 'b' has ended")
 
 
 @pytest.mark.points(1)
@@ -800,8 +801,8 @@ def test_task_4_the_text_so_far_is_all_of_it(lab):
         hand_in(engine, {"a": token_id})
     text = engine.abort_request("a").text
     assert text == "x##", (
-        f"stop is '###', and 'x##' had come when 'a' was aborted: its text is {text!r}, expected 'x##': no stop string "
-        "can come of what was held back")
+        f"stop is '###', and the output was 'x##' when 'a' was aborted: its text is {text!r}, expected 'x##': the text "
+        "that was held back can no longer become a stop string")
 
 
 @pytest.mark.points(2)
@@ -817,10 +818,10 @@ def test_task_4_abort_of_one_that_was_preempted(lab):
     num_said = len(output.token_ids)
     assert output.finish_reason == "abort" and num_said > 0, (
         f"{victim!r} was preempted, then aborted: finish_reason {output.finish_reason!r}, {num_said} tokens; expected "
-        "'abort' and what it had said before")
+        "'abort' and the tokens from before the preemption")
     last = run(engine)
-    assert victim not in last, f"{victim!r} was aborted while it was preempted, but later steps told of it"
-    assert_all_home(engine, f"{victim!r} was aborted, the other one is over")
+    assert victim not in last, f"{victim!r} was aborted while it was preempted, but later steps returned outputs of it"
+    assert_all_home(engine, f"{victim!r} was aborted, the other request has ended")
 
 
 @pytest.mark.points(1)
@@ -831,13 +832,13 @@ def test_task_4_there_is_nothing_to_abort(lab):
     one_step(engine)
     for name in ("a", "nobody"):
         got = engine.abort_request(name)
-        assert got is None, f"abort_request({name!r}), which has ended or never came, returned {got}, expected None"
-    assert list(engine.live.groups) == ["b"], f"'b' is not concerned, but live.groups is {list(engine.live.groups)}"
+        assert got is None, f"abort_request({name!r}), which has ended or never existed, returned {got}, expected None"
+    assert list(engine.live.groups) == ["b"], f"'b' must not be affected, but live.groups is {list(engine.live.groups)}"
     engine.put_back([alone("Once", GREEDY)])
     got = engine.abort_request("alone"), sorted(output.request_id for output in one_step(engine))
     assert got == (None, ["alone", "b"]), (
-        f"'alone' has ended, and its output was put back for its caller; 'b' runs: (abort_request('alone'), ids that "
-        f"the next step told of) is {got}, expected (None, ['alone', 'b']): of one that has ended nothing changes")
+        f"'alone' has ended, and its output was put back for its caller; 'b' runs: (abort_request('alone'), ids of "
+        f"the next step's outputs) is {got}, expected (None, ['alone', 'b']): aborting an ended request does nothing")
 
 
 @pytest.mark.points(1)
@@ -847,13 +848,13 @@ def test_task_4_what_was_put_back_of_an_aborted_request_is_not_told(lab):
     engine.put_back(one_step(engine))
     engine.abort_request("a")
     assert engine.has_unfinished_requests() is False, (
-        "an output of 'a' was put back, and 'a' was aborted: has_unfinished_requests() is not False. abort_request has "
-        "returned something newer (let_go)")
+        "an output for 'a' was put back, and 'a' was aborted: has_unfinished_requests() is not False. The output of "
+        "abort_request is newer, so the old one must be dropped (let_go)")
 
 
 @pytest.mark.points(1)
 def test_task_4_a_step_that_broke_leaves_nothing_to_find(lab):
-    """Without a prefix tree, nobody but the engine takes unwritten blocks out of the index."""
+    """Use no prefix tree: then only the engine removes unwritten blocks from the index."""
     engine = make_engine(lab, EngineParts(prefix_tree=None))
     prompt = "Once upon a time"
     engine.add_request(prompt, GREEDY, "a")
@@ -864,13 +865,13 @@ def test_task_4_a_step_that_broke_leaves_nothing_to_find(lab):
         pass
     engine.abort_request("a")
     engine.runner.model = model
-    assert_all_home(engine, "a step broke, and its request was aborted")
+    assert_all_home(engine, "a step failed, and its request was aborted")
     engine.add_request(prompt, GREEDY, "b")
     output = run(engine)["b"]
-    assert_says_what_it_says_alone(output, prompt, GREEDY, "after a step that broke")
+    assert_says_what_it_says_alone(output, prompt, GREEDY, "after a failed step")
     assert output.num_cached_tokens == 0, (
-        f"a step broke before it wrote anything, and then the same prompt found {output.num_cached_tokens} cached "
-        "tokens, expected 0: the index never names a block whose content is not that prefix")
+        f"a step failed before it wrote anything, and then the same prompt found {output.num_cached_tokens} cached "
+        "tokens, expected 0: the index must not contain unwritten blocks")
 
 
 # ---- Task 5: n outputs of one prompt
@@ -890,16 +891,16 @@ def test_task_5_three_samples_say_what_they_say_alone(lab):
                 raise
             left = [names(each.request for each in group.unfinished) for group in engine.live.groups.values()]
             raise AssertionError(
-                f"{setting}: a step had nothing to plan, but these sequences are not over: {left}. Who was not forked "
-                "is unknown to the scheduler and gets no second token: deliver calls _fork") from error
+                f"{setting}: nothing could be planned, but these sequences have not ended: {left}. The scheduler does "
+                "not know a sequence that was not forked, so it gets no second token: call _fork in deliver") from error
         for name, prompt in prompts.items():
             output = last[name]
             assert len({tuple(each.token_ids) for each in output.outputs}) == 3, (
                 f"{setting}: the three samples of {prompt!r} are {[each.token_ids for each in output.outputs]}, "
-                "expected three different ones: each draws its first token, too, by its own row")
+                "expected three different ones: each sample also draws its first token with its own row")
             assert_says_what_it_says_alone(output, prompt, params, f"{setting}, n=3")
-        assert engine.scheduler.num_preemptions or "num_blocks" not in setting, "not what this test is about"
-        assert_all_home(engine, f"{setting}: all samples are over")
+        assert engine.scheduler.num_preemptions or "num_blocks" not in setting, "test setup failed: no preemption"
+        assert_all_home(engine, f"{setting}: all samples have ended")
     engine = make_engine(lab)
     engine.add_request("Once", replace(SEEDED, n=2), "two")
     prompts = {"one": "The king", "last": "A"}
@@ -908,11 +909,11 @@ def test_task_5_three_samples_say_what_they_say_alone(lab):
     last = run(engine)
     got = {name: last[name].token_ids for name in prompts}
     expected = {name: alone(prompt, GREEDY).token_ids for name, prompt in prompts.items()}
-    assert expected["one"][0] != expected["last"][0], f"not what this test is about: {expected}"
+    assert expected["one"][0] != expected["last"][0], f"the setup of this test failed: {expected}"
     assert got == expected, (
-        "a prompt of two samples, then two prompts of one sample each, all computed in one step: the requests of one "
-        f"sample say {got}, expected {expected}: two sequences are sampled from row 0 of the logits there, and the "
-        "other two from rows 1 and 2")
+        "a prompt with two samples, then two prompts with one sample each, all computed in one step: the requests with "
+        f"one sample generated {got}, expected {expected}: the two samples use row 0 of the logits, the other two "
+        "requests use rows 1 and 2")
 
 
 @pytest.mark.points(2)
@@ -924,19 +925,19 @@ def test_task_5_the_prompt_is_computed_once(lab):
     outputs = {output.request_id: output for output in one_step(engine)}
     rows = [len(call["rows"]) for call in sampled]
     assert rows == [4], (
-        f"three samples and a neighbour get a token in one step: the calls of sampler.sample had {rows} rows, expected "
-        "[4]: one call for all")
+        f"three samples and another request get a token in one step: the calls of sampler.sample had {rows} rows, "
+        "expected [4]: one call for all")
     got = [len(each.token_ids) for each in outputs["r"].outputs], outputs["r"].usage.completion_tokens
     assert got == ([1, 1, 1], 3), (
         f"after the step that computed its prompt, (tokens of each sample, completion_tokens) is {got}, expected "
         "([1, 1, 1], 3)")
     assert num_used(engine) == 4, (
-        f"three samples of a prompt of 11 tokens, and one of 1 token: {num_used(engine)} blocks of 4 are in use, "
-        "expected 4: the samples share the three of their prompt")
+        f"three samples of a prompt of 11 tokens, and a prompt of 1 token: {num_used(engine)} blocks of 4 are in use, "
+        "expected 4: the samples share the three blocks of their prompt")
     plan = engine.scheduler.schedule()
     assert sorted(plan.num_scheduled_tokens.items()) == [("r#0", 1), ("r#1", 1), ("r#2", 1), ("s", 1)], (
         f"the next plan is {plan.num_scheduled_tokens}, expected 1 token for each of r#0, r#1, r#2 and s: all of them "
-        "run on from where the prompt ended")
+        "continue after the prompt")
 
 
 @pytest.mark.points(2)
@@ -949,12 +950,12 @@ def test_task_5_every_sample_has_one_seat(lab):
     one_step(engine)
     assert leader.num_sequences == 1, (
         f"n is 3, and all samples have been forked: num_sequences of the leader is {leader.num_sequences}, expected 1: "
-        "scheduler.fork lowers it by 1, twice, and nobody else does")
+        "scheduler.fork lowers it by 1 twice, so do not lower it yourself")
     one_step(engine)
     running = names(engine.scheduler.running)
     assert sorted(running) == ["r#0", "r#1", "r#2", "x"], (
-        f"4 seats, 3 samples, and x, y, z, which came after them: {running} run, expected r#0, r#1, r#2 and x: at most "
-        "max_num_seqs sequences run")
+        f"max_num_seqs is 4; 3 samples, and x, y, z, which arrived after them: {running} run, expected r#0, r#1, r#2 "
+        "and x: at most max_num_seqs sequences may run")
 
 
 @pytest.mark.points(2)
@@ -966,12 +967,12 @@ def test_task_5_an_output_a_request_and_a_step(lab):
         got = [(output.request_id, [len(each.token_ids) for each in output.outputs]) for output in outputs]
         assert got == [("r", [step + 1] * 3)], (
             f"step {step} returned (id, tokens of each sample) {got}, expected {[('r', [step + 1] * 3)]}: three "
-            "samples are one request, one output; each gets one token a step")
+            "samples are one request with one output; each gets one token per step")
         for each in outputs[0].outputs:
             scored = [logprob.token_id for logprob in each.logprobs]
             assert scored == each.token_ids, (
                 f"step {step}, n=3 with logprobs: sample {each.index} has the tokens {each.token_ids} and logprobs of "
-                f"{scored}: each token goes to its own sequence with its own logprob")
+                f"{scored}: pass each token to its own sequence with its own logprob")
 
 
 @pytest.mark.points(2)
@@ -980,18 +981,18 @@ def test_task_5_one_sample_ends_and_the_others_go_on(lab):
     engine.add_request("Once upon a", replace(SEEDED, n=3, max_tokens=4, stop="!"), "r")
     hand_in(engine, {"r#0": ids_of("a")[0], "r#1": ids_of("!")[0], "r#2": ids_of("c")[0]})
     running = names(engine.scheduler.running)
-    assert running == ["r#0", "r#2"], f"sample 1 has ended at once; {running} run, expected ['r#0', 'r#2']"
+    assert running == ["r#0", "r#2"], f"sample 1 ended with its first token; {running} run, expected ['r#0', 'r#2']"
     output = only_output(engine, {"r#0": ids_of("x")[0], "r#2": ids_of("z")[0]})
     got = [(each.text, each.finish_reason) for each in output.outputs], output.finished
     assert got == ([("ax", None), ("", "stop"), ("cz", None)], False), (
-        f"sample 1 stopped after a step, the others went on: (text, finish_reason) and finished are {got}, expected "
-        "([('ax', None), ('', 'stop'), ('cz', None)], False): a request is over when all its samples are")
+        f"sample 1 stopped after a step, the others continued: (text, finish_reason) and finished are {got}, expected "
+        "([('ax', None), ('', 'stop'), ('cz', None)], False): a request is finished when all its samples are")
     aborted = engine.abort_request("r")
     got = [(each.text, each.finish_reason) for each in aborted.outputs], aborted.finished
     assert got == ([("ax", "abort"), ("", "stop"), ("cz", "abort")], True), (
-        f"abort_request then: (text, finish_reason) and finished are {got}, expected ([('ax', 'abort'), ('', 'stop'), "
-        "('cz', 'abort')], True): who was over keeps its reason")
-    assert_all_home(engine, "all samples are over")
+        f"after abort_request, (text, finish_reason) and finished are {got}, expected ([('ax', 'abort'), ('', 'stop'), "
+        "('cz', 'abort')], True): a sample that had ended keeps its reason")
+    assert_all_home(engine, "all samples have ended")
 
 
 @pytest.mark.points(1)
@@ -1016,16 +1017,16 @@ def test_task_5_abort_before_the_fork(lab):
     output = engine.abort_request("r")
     got = [(each.text, each.finish_reason) for each in output.outputs], output.finished
     assert got == ([("", "abort")] * 3, True), (
-        f"aborted in the middle of its prompt, before it was forked: (text, finish_reason) of the samples and finished "
-        f"are {got}, expected three times ('', 'abort'), True")
+        f"aborted in the middle of its prompt, before the fork: (text, finish_reason) of the samples, and finished, "
+        f"are {got}, expected ('', 'abort') three times, and True")
     assert_all_home(engine, "the request was aborted before the fork")
 
 
-# ---- Task 6: what cannot go on
+# ---- Task 6: requests that cannot continue
 
 
 @pytest.mark.points(2)
-def test_task_6_who_outgrows_the_pool_ends_with_what_it_has(lab):
+def test_task_6_a_request_that_outgrows_the_pool_ends_with_what_it_has(lab):
     engine = make_engine(lab, num_blocks=6, cache=False)
     prompt, params = "Once upon", replace(GREEDY, max_tokens=20)
     engine.add_request(prompt, params, "a")
@@ -1033,18 +1034,18 @@ def test_task_6_who_outgrows_the_pool_ends_with_what_it_has(lab):
     got = last["a"].finish_reason, last["a"].finished, len(last["a"].token_ids)
     assert got == ("kv_cache_full", True, 16), (
         f"a pool of 24 tokens, a prompt of 9 and max_tokens 20: (finish_reason, finished, tokens) is {got}, expected "
-        "('kv_cache_full', True, 16): plan.finished is told, with its output")
+        "('kv_cache_full', True, 16): return an output for each request in plan.finished")
     expected = alone(prompt, params).token_ids[:16]
     assert last["a"].token_ids == expected, (
-        f"'a' outgrew the pool with the tokens {last['a'].token_ids}, expected {expected}: what it had said by then")
+        f"'a' outgrew the pool with the tokens {last['a'].token_ids}, expected {expected}: all its tokens so far")
     assert_all_home(engine, "'a' outgrew the pool")
     params = replace(SEEDED, n=2, max_tokens=20)
     engine.add_request(prompt, params, "r")
     got = [(each.finish_reason, each.token_ids) for each in run(engine)["r"].outputs]
     expected = [("kv_cache_full", each.token_ids[:16]) for each in alone(prompt, params).outputs]
     assert got == expected, (
-        f"the same with n=2: (finish_reason, tokens) of the samples are {got}, expected {expected}: one outgrows the "
-        "pool while the other waits; that one goes on until it outgrows it, too")
+        f"the same with n=2: (finish_reason, tokens) of the samples are {got}, expected {expected}: one sample "
+        "outgrows the pool while the other waits; then the other continues until it also outgrows the pool")
     assert_all_home(engine, "both samples outgrew the pool")
     for name in "bc":
         engine.add_request(name, replace(GREEDY, stop="###"), name)
@@ -1056,9 +1057,9 @@ def test_task_6_who_outgrows_the_pool_ends_with_what_it_has(lab):
     outputs = engine.deliver(SchedulerOutput({}, [], finished=outgrown), StepResult())
     got = sorted((output.request_id, output.text, output.finish_reason) for output in outputs)
     assert got == [("b", "x##", "kv_cache_full"), ("c", "x##", "kv_cache_full")], (
-        "stop is '###', 'b' and 'c' have each said 'x##', and plan.finished has both of them: deliver() returned (id, "
-        f"text, finish_reason) {got}, expected [('b', 'x##', 'kv_cache_full'), ('c', 'x##', 'kv_cache_full')]: each of "
-        "them is told, with the text that was held back")
+        "stop is '###', 'b' and 'c' have each generated 'x##', and both are in plan.finished: deliver() returned (id, "
+        f"text, finish_reason) {got}, expected [('b', 'x##', 'kv_cache_full'), ('c', 'x##', 'kv_cache_full')]: return "
+        "an output for each, with the text that was held back")
 
 
 @pytest.mark.points(3)
@@ -1073,7 +1074,7 @@ def test_task_6_a_stalled_request_ends_with_the_reason(lab):
     got = sorted((output.request_id, output.finish_reason, output.finished) for output in steps[2])
     assert got == [("a", "error", True), ("w", "error", True)], (
         f"the third step in which nothing could be planned returned (id, finish_reason, finished) {got}, expected "
-        "[('a', 'error', True), ('w', 'error', True)]: nobody waits for ever")
+        "[('a', 'error', True), ('w', 'error', True)]: no request may wait forever")
     expected = ("StalledError: nothing could be planned for 3 steps: the scheduler gave request 'a' no tokens; it "
                 "needs 6 more blocks, 3 of 8 are free")
     assert errors["a"] == expected, f"the error of 'a' is {errors['a']!r}, expected {expected!r}"
@@ -1084,7 +1085,7 @@ def test_task_6_a_stalled_request_ends_with_the_reason(lab):
 
 
 @pytest.mark.points(1)
-def test_task_6_the_count_begins_anew(lab):
+def test_task_6_the_count_begins_again(lab):
     engine = make_engine(lab, num_blocks=8)
     engine.kv_cache.block_pool.get_new_blocks(5)
     got = []
@@ -1093,7 +1094,7 @@ def test_task_6_the_count_begins_anew(lab):
         got.append([len(engine.step()) for _ in range(3)])
     assert got == [[0, 0, 1], [0, 0, 1]], (
         f"two requests stalled, one after the other; their steps returned {got} outputs, expected [[0, 0, 1], "
-        "[0, 0, 1]]: what was counted for one does not count against the next")
+        "[0, 0, 1]]: the idle steps of one request must not count against the next")
 
 
 @pytest.mark.points(2)
@@ -1106,12 +1107,12 @@ def test_task_6_samples_that_stall_end_together(lab):
     outputs = [output for _ in range(5) for output in engine.step()]
     got = ([each.finish_reason for each in outputs[-1].outputs], str(outputs[-1].error)[:12]) if outputs else None
     assert got == (["stop", "error", "error", "error"], "StalledError"), (
-        "of four samples the first has stopped; no block is left for the others, and none of them moves for three "
-        f"steps: (finish_reasons, error) is {got}, expected (['stop', 'error', 'error', 'error'], 'StalledError'): one "
-        "error ends all of a request that is not over, and who was over keeps its reason")
+        "the first of four samples has stopped; no block is left for the others, and none of them moves for three "
+        f"steps: (finish_reasons, error) is {got}, expected (['stop', 'error', 'error', 'error'], 'StalledError'): an "
+        "error ends all unfinished samples of a request, and a sample that had ended keeps its reason")
     assert "request 'r#1'" in outputs[-1].error, (
         f"'r#0' has stopped, the other three samples of 'r' stall: the error is {outputs[-1].error!r}, expected it to "
-        "be about request 'r#1', the first that is not over")
+        "be about request 'r#1', the first unfinished one")
     engine.kv_cache.free(hog)
     assert_all_home(engine, "the samples have stalled")
 
@@ -1125,25 +1126,25 @@ def test_task_6_a_step_that_preempts_or_finishes_is_not_idle(lab):
         engine.step()
     got = [len(engine.step()) for _ in range(3)]
     assert got == [0, 0, 1], (
-        f"'a' was preempted, alone, by want of a block, and can never come back; the steps after that returned {got} "
-        "outputs, expected [0, 0, 1]: the step that preempted it moved somebody, so it is none of the three")
+        f"'a' is the only request, was preempted because no block was free, and can never run again; the next steps "
+        f"returned {got} outputs, expected [0, 0, 1]: a step that preempts a request is not idle")
     engine.kv_cache.block_pool.free_blocks(leaked)
     engine.add_request("Once upon", replace(GREEDY, max_tokens=40), "b")
     reason = run(engine)["b"].finish_reason
     assert reason == "kv_cache_full", (
         f"'b' outgrew the pool: its finish_reason is {reason!r}, expected 'kv_cache_full' (needs `_end_outgrown`, see "
-        "test_task_6_who_outgrows_the_pool_ends_with_what_it_has)")
+        "test_task_6_a_request_that_outgrows_the_pool_ends_with_what_it_has)")
     engine.kv_cache.block_pool.get_new_blocks(5)
     engine.add_request("Once upon a time there", GREEDY, "c")
     got = [len(engine.step()) for _ in range(3)]
     assert got == [0, 0, 1], (
         f"a step ended 'b', which had outgrown the pool; then 'c' stalled, in steps that returned {got} outputs, "
-        "expected [0, 0, 1]: the step that ended 'b' is none of the three")
+        "expected [0, 0, 1]: a step that ends a request is not idle")
 
 
 @pytest.mark.points(1)
 def test_task_6_only_idle_steps_in_a_row_count(lab):
-    """The plans are made up: nothing, nothing, a preemption, and then nothing any more."""
+    """Use made-up plans: two empty ones, a preemption, and then only empty ones."""
     engine = make_engine(lab)
     engine.add_request("Once", GREEDY, "a")
     plans = [SchedulerOutput({}, []), SchedulerOutput({}, []),
@@ -1152,8 +1153,8 @@ def test_task_6_only_idle_steps_in_a_row_count(lab):
     engine.scheduler.schedule = lambda: plans.pop(0)
     got = [len(engine.step()) for _ in range(6)]
     assert got == [0, 0, 0, 0, 0, 1], (
-        f"'a' waits; of six steps that computed nothing the third preempted somebody. They returned {got} outputs, "
-        "expected [0, 0, 0, 0, 0, 1]: the count of idle steps begins again after one that moved somebody")
+        f"'a' waits; six steps computed nothing, and the third preempted a request. They returned {got} outputs, "
+        "expected [0, 0, 0, 0, 0, 1]: the count of idle steps begins again after a step that is not idle")
 
 
 @pytest.mark.points(1)
@@ -1163,10 +1164,10 @@ def test_task_6_telling_is_not_idling(lab):
     for _ in range(4):
         engine.put_back([told])
         got = engine.step()
-        assert got == [told], f"an output was put back; step() returned {got}, expected just that one"
+        assert got == [told], f"an output was put back; step() returned {got}, expected only that output"
     engine.kv_cache.block_pool.get_new_blocks(5)
     engine.add_request("Once upon a time there", GREEDY, "a")
     got = [len(engine.step()) for _ in range(3)]
     assert got == [0, 0, 1], (
-        f"four steps had nobody to serve, then 'a' stalled in steps that returned {got} outputs, expected [0, 0, 1]: "
-        "a step is idle only if somebody waits to be moved")
+        f"four steps had no request to serve, then 'a' stalled in steps that returned {got} outputs, expected [0, 0, "
+        "1]: a step is idle only if there are live requests")
