@@ -1,32 +1,32 @@
-# `make test` and `make demo` need Python (3.10 or newer), make and the package index; they make .venv themselves.
+# `make test` and `make demo` need Python (3.10 or newer), make and the package index; they create .venv.
 
 PYTHON ?= python3
 RUN := .venv/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --no-compile
-# The engine and the labs; and what the tests need beside them.
+# Packages for the engine and the labs, and further packages for the tests.
 ENGINE_INSTALLED := .venv/.installed-engine
 INSTALLED := .venv/.installed
-# Hundreds of processes import the same modules: whatever the environment says, bytecode is written.
+# Write bytecode whatever the environment says: hundreds of processes import the same modules.
 export PYTHONDONTWRITEBYTECODE =
-# One worker per core: conftest.py keeps each on a core of its own.
+# One worker per core: conftest.py pins each worker to its own core.
 WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 SITE_INSTALLED := .venv/.installed-site
 CAPSTONE := phase-05-mlx-engine/capstone
 
-.PHONY: test capstone thorough readme test-models orders test-gpu hostile serve-load serve-hostile browser grade-many grade-resume grade-each variants demo lint check check-far tables map hero notebooks lab site gradescope install clean
+.PHONY: test capstone thorough test-drafts readme test-models orders test-gpu hostile serve-load serve-hostile browser grade-many grade-resume grade-each variants demo lint check check-far tables map hero notebooks lab site gradescope install clean
 
-# `course check` runs the labs' own tests: on the solutions, the starters, the engine's modules and the mutants. mypy, which
-# uses one core, runs at the same time. The first failure ends it. pytest runs on all cores: a worker begins with
-# neighbouring tests, so that few fixtures are made twice, and takes over tests of other workers when it has none left.
-# With a worker on each core, one thread per worker is enough for its products; two would wait for each other.
+# `course check` runs the labs' own tests on the solutions, the starters, the engine's modules and the mutants. mypy, which
+# uses one core, runs at the same time. The first failure ends the run. pytest runs on all cores: a worker begins with
+# neighbouring tests, so that few fixtures are created twice, and takes over tests of other workers when it has finished.
+# Each worker computes with one thread: with one worker per core, more threads would only wait for each other.
 test: export OMP_NUM_THREADS = 1
 test: export MKL_NUM_THREADS = 1
 test: export OPENBLAS_NUM_THREADS = 1
-# Large arrays in large pages, where Linux has them: a pool of K/V is then there in half the time.
+# Put large arrays into large pages, where Linux supports them: creating a pool of K/V then takes half the time.
 test: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
-# `course check` has put all solutions into the engine and compared every workload, the capstone's too: of the capstone's
-# own tests only the first is left to run. (`make capstone` runs them all.)
-# nbval, where it is not needed, would cost seconds in each of pytest's processes.
+# `course check` has already run every workload, also the capstone's, with all solutions in the engine. So only the first
+# of the capstone's own tests is left to run. (`make capstone` runs all of them.)
+# nbval is switched off where it is not needed: it would cost seconds in each of pytest's processes.
 test: $(INSTALLED)
 	$(MAKE) --no-print-directory -j2 lint check
 	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval mini_vllm course tools \
@@ -36,55 +36,67 @@ test: $(INSTALLED)
 capstone: $(INSTALLED)
 	$(RUN) -m pytest -q -p no:nbval $(CAPSTONE)
 
-# The pytest suites of `make test` in three random orders while another program uses every core, and once on one core.
+# Run the pytest suites of `make test` in three random orders while another program uses every core, and once on one core.
 orders: $(INSTALLED)
 	$(RUN) tools/orders.py $(ORDERS)
 
-# Every cell runs, and its output must be the one that is committed. A notebook is one worker's: its cells share a kernel.
+# Run every cell and compare its output with the committed one. One worker runs a whole notebook: its cells share a kernel.
 SANITIZE := notebooks/$(if $(filter Linux,$(shell uname -s)),sanitize,sanitize-elsewhere).cfg
 NBVAL := $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 240 \
 	--nbval-sanitize-with $(SANITIZE) notebooks
 
-# Every command and snippet of the README, from top to bottom, as a reader would run them; the long ones shortened. First
-# as a newcomer, with nothing installed but what the README's own commands install; then with everything installed.
+# Run every command and snippet of the README, from top to bottom, as a reader would; long ones are shortened. The first
+# run is that of a newcomer: nothing is installed except by the README's own commands. The second has everything installed.
+# `make readme READERS=newcomer` does only the first.
+READERS = newcomer owner
 readme: $(INSTALLED)
 	$(RUN) tools/readme.py --fresh
-	$(RUN) tools/readme.py
+	$(if $(filter owner,$(READERS)),$(RUN) tools/readme.py)
 
-# The tests that need a pulled model: make test-models MODELS=folder, as MINI_VLLM_CACHE would name it.
+# Run the tests that need a pulled model: make test-models MODELS=folder, the folder of MINI_VLLM_CACHE.
 MODELS ?= $(or $(MINI_VLLM_CACHE),$(HOME)/.cache/mini_vllm)
 test-models: $(INSTALLED)
 	MINI_VLLM_TEST_MODELS="$(MODELS)" $(RUN) -m pytest -q -p no:nbval -m needs_model mini_vllm course
 
-# Four times as many of the random examples and schedules as `make test` tries.
+# Try four times as many random examples and schedules as `make test`.
 thorough: $(INSTALLED)
 	THOROUGH=4 $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval mini_vllm
 
-# Every hostile submission at every level of sandbox that this machine offers. It takes minutes; `make test` has some.
+# Run the tests of everything that creates engines with drafts switched on in every engine; see the plugin. Tests that
+# cannot pass with drafts are left out and listed at the end. It takes minutes; `make test-drafts
+# DRAFT_SUITES=mini_vllm/test_engine.py` runs one file.
+DRAFT_SUITES = mini_vllm/test_engine.py mini_vllm/test_async_engine.py mini_vllm/test_model_runner.py \
+	mini_vllm/test_beam_search.py mini_vllm/tests mini_vllm/engine_room mini_vllm/priority_preemption mini_vllm/gpu \
+	mini_vllm/models mini_vllm/structured mini_vllm/parts mini_vllm/cli mini_vllm/demo mini_vllm/trace mini_vllm/benchmark \
+	mini_vllm/server
+test-drafts: $(INSTALLED)
+	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval -p mini_vllm.tests.drafts_by_default $(DRAFT_SUITES)
+
+# Run every hostile submission at every level of sandbox that this machine offers. It takes minutes; `make test` runs some.
 hostile: $(INSTALLED)
 	HOSTILE=all $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval course/grading/hostile
 
-# The server under many clients that come and go, its memory over the rounds, and its API fuzzed for longer. It takes
-# minutes; `make serve-load LOAD="--rounds 2" SERVE_EXAMPLES=30` is short.
+# Test the server with many clients that connect and leave, watch its memory, and fuzz its API. It takes minutes;
+# `make serve-load LOAD="--rounds 2" SERVE_EXAMPLES=30` is short.
 SERVE_EXAMPLES ?= 300
 serve-load: $(INSTALLED)
 	$(RUN) tools/serve_load.py $(LOAD)
 	SERVE_EXAMPLES=$(SERVE_EXAMPLES) $(RUN) -m pytest -q -s -p no:nbval mini_vllm/server/api/test_schema.py
 
-# Attacks on a server process, and what its other callers notice. It takes a minute; `make serve-hostile ATTACKS=--quick`
-# is short. Run it on an idle machine: it measures how soon /health answers.
+# Attack a server process, and measure what its other callers notice. It takes a minute; `make serve-hostile
+# ATTACKS=--quick` is short. Run it on an idle machine: it measures how soon /health answers.
 serve-hostile: $(INSTALLED)
 	$(RUN) tools/serve_hostile.py $(ATTACKS)
 
-# The live page in Chromium, and what a redraw costs. `make browser BROWSER=short` tries less. CHROMIUM names another
+# Test the live page in Chromium, and measure a redraw. `make browser BROWSER=short` tests less. CHROMIUM names another
 # browser.
 BROWSER = 1
 browser: $(INSTALLED)
 	BROWSER=$(BROWSER) $(RUN) -m pytest -q -p no:nbval mini_vllm/server/live/browser
 	$(RUN) -m mini_vllm.server.live.browser.redraw
 
-# On a GPU: the kernels against the simple attention, our tokens against mlx-lm's, and the engine's own suites. Products
-# of float32 are computed in float32: by default a GPU of NVIDIA's gives them three digits.
+# On a GPU: compare the kernels with the simple attention and our tokens with mlx-lm's, and run the engine's suites.
+# Products of float32 are computed in float32: by default an NVIDIA GPU computes them with three digits.
 GPU_SUITES = mini_vllm/gpu mini_vllm/fast mini_vllm/test_engine.py mini_vllm/test_model_runner.py \
 	mini_vllm/test_attention.py mini_vllm/test_async_engine.py mini_vllm/test_sampler.py mini_vllm/test_beam_search.py \
 	mini_vllm/tests/test_sharing.py mini_vllm/tests/test_preemption.py mini_vllm/priority_preemption mini_vllm/models/test_network.py
@@ -96,6 +108,7 @@ demo: $(ENGINE_INSTALLED)
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .
+	$(RUN) tools/english.py
 	$(RUN) -m mypy
 	$(RUN) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml grading/classroom/*.yml
 	$(RUN) -m check_jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
@@ -105,53 +118,53 @@ lint: $(INSTALLED)
 check: $(INSTALLED)
 	$(RUN) -m course.cli check
 
-# The same through the grader's proxy, the files in sandboxes: solutions, starters and every mutant. And what each lab's
-# file may use on the grader's side is called, with hostile arguments. Takes a while.
+# The same through the grader's proxy, with solutions, starters and all mutants in sandboxes. It also calls everything that
+# a lab's file may use on the grader's side, with hostile arguments. It takes a while.
 check-far: $(INSTALLED)
 	$(RUN) -m course.authoring.check_in_sandbox $(LABS)
 	$(RUN) -m course.cli check --surface $(LABS)
 
-# A large made-up class, graded, killed in the middle and resumed. It takes half an hour; `make grade-many MANY="--files 4
+# Grade a large made-up class, kill the run in the middle, and resume it. It takes half an hour; `make grade-many MANY="--files 4
 # --courses 0 --kills 1 --after 8"` is short.
 grade-many: $(INSTALLED)
 	$(RUN) tools/grade_many.py $(MANY)
 
-# A made-up class of 30 with every odd name, graded undisturbed, and again while it is killed ten times: the same grades.
-# It takes minutes; run it on an idle machine.
+# Grade a made-up class of 30 with every kind of unusual name, once undisturbed and once killed ten times: the grades must
+# be the same. It takes minutes; run it on an idle machine.
 grade-resume: $(INSTALLED)
 	$(RUN) tools/grade_resume.py $(RESUME)
 
-# How long one file of each lab takes to grade, on one core.
+# Measure how long one file of each lab takes to grade, on one core.
 grade-each: $(INSTALLED)
 	$(RUN) tools/grade_each.py $(LABS)
 
-# About a thousand wrong solutions that were written from the labs' texts alone, each on the test that must catch it; and
-# right ones that are unusual, which must pass. It takes minutes; `make variants LABS="2.1 3.3"` tries these labs.
+# Run about a thousand wrong solutions, written from the labs' texts alone, on the tests that must catch them; and unusual
+# right solutions, which must pass. It takes minutes; `make variants LABS="2.1 3.3"` tries these labs.
 variants: $(INSTALLED)
 	$(RUN) tools/try_variants.py $(LABS)
 
-# The tables of measured numbers in README and docs, made from the results in benchmarks/.
+# Fill the tables of measured numbers in README and docs with the results in benchmarks/.
 tables: $(INSTALLED)
 	$(RUN) tools/tables.py
 
-# The lines that docs/engine.md links to, set anew.
+# Update the line numbers in the links of docs/engine.md and docs/course.md.
 map: $(INSTALLED)
 	$(RUN) tools/line_links.py docs/engine.md docs/course.md
 
-# The picture on the front page, drawn anew from a run of the engine.
+# Draw the picture on the front page again, from a run of the engine.
 hero: $(INSTALLED)
 	$(RUN) tools/hero.py
 
-# Runs the notebooks and keeps their outputs.
+# Run the notebooks and save their outputs.
 notebooks: $(INSTALLED)
 	$(RUN) tools/notebooks.py $(ONLY)
 
-# An autograder for Gradescope, from what is committed: make gradescope LABS="2.1 2.2" [HIDDEN=folder]
+# Build an autograder for Gradescope from the committed files: make gradescope LABS="2.1 2.2" [HIDDEN=folder]
 gradescope:
 	@test -n "$(LABS)" || { echo 'Which labs? As in: make gradescope LABS="2.1 2.2"'; exit 2; }
 	@HIDDEN="$(HIDDEN)" grading/gradescope/make_zip.sh build/gradescope.zip $(LABS)
 
-# Jupyter, opened on the tour. What is committed was made here: to trust it shows the pictures before anything is run.
+# Open the tour in Jupyter. The committed outputs were made here, so they are trusted: pictures show before anything runs.
 LAB := .venv/.lab
 lab: $(LAB)
 	.venv/bin/jupyter trust notebooks/*.ipynb
@@ -162,7 +175,7 @@ $(LAB): $(INSTALLED)
 	@$(PIP) -e ".[notebooks]"
 	@touch $@
 
-# The whole course as a site. It is made from the files as they are, and every link in it is followed.
+# Build the whole course as a site from the files as they are, and follow every link in it.
 site: $(SITE_INSTALLED)
 	PYTHONPATH=tools $(RUN) -m course_site
 
@@ -183,8 +196,8 @@ $(ENGINE_INSTALLED): pyproject.toml
 	@$(PIP) -e ".[course,serve,fast-cpu]"
 	@touch $@
 
-# pip would compile everything, half of the time; most of it nobody imports. What the tests' processes import is compiled
-# here, once: several that start together would each do it, and the labs' write no bytecode themselves.
+# pip would compile everything, which takes half of the time, and most of it is never imported. Compile here, once, what
+# the tests' processes import: processes that start together would each do it, and those of the labs write no bytecode.
 $(INSTALLED): $(ENGINE_INSTALLED)
 	@echo "Adding to .venv what the tests need: mlx-lm to compare with, hypothesis, mypy, matplotlib, nbval. Once."
 	@$(PIP) -e ".[test,lint,fast-cpu]"

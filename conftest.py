@@ -46,11 +46,12 @@ _own_home = leave_home()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker. With ``-n``, pin each process to a core and let it multiply with one thread.
+    """Register the markers. With ``-n``, pin each process to a core and let it multiply with one thread.
 
     Two processes that each use all cores would wait for each other.
     """
     config.addinivalue_line("markers", "needs_model(name): needs a model that `mini-vllm pull` has fetched")
+    config.addinivalue_line("markers", "without_drafts(reason): `make test-drafts` leaves it out")
     if config.getoption("numprocesses", default=None):
         for name in THREADS:
             os.environ.setdefault(name, "1")

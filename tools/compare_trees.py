@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trees = {"before": arguments.before, "after": arguments.after}
     for tree in trees.values():
         if not (tree / "mini_vllm").is_dir():
-            parser.error(f"{tree} is no source tree: there is no mini_vllm/ in it")
+            parser.error(f"{tree} is not a source tree: it contains no mini_vllm/")
     if arguments.rounds < 1:
         parser.error(f"--rounds is {arguments.rounds}, must be at least 1")
     saved: dict[str, Any] = {"rounds": arguments.rounds, "workloads": {}}
@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             worker.end()
         print(f"round {nth + 1} of {arguments.rounds}", file=sys.stderr, flush=True)
     print(saved["machine"])
-    print(f"{'workload':<10} {'before, s':>10} {'after, s':>10}   times as fast, median of {arguments.rounds} and each")
+    print(f"{'workload':<10} {'before, s':>10} {'after, s':>10}   times as fast: median of {arguments.rounds} rounds, "
+          "then each round")
     for workload, seconds in taken.items():
         ratios = [before / after for before, after in zip(seconds["before"], seconds["after"])]
         saved["workloads"][workload] = {**seconds, "ratio": statistics.median(ratios)}

@@ -1,13 +1,18 @@
-"""Habits that make a text read like a dialect: a small check of everything that a person reads.
+"""Check the English of everything that a person reads.
 
-    python tools/english.py                 every file of the repository, and exit with 1 if there is a finding
-    python tools/english.py --count         how many findings each folder has
-    python tools/english.py docs course     these files and folders
+    python tools/english.py                 check every file of the repository; exit with 1 if it finds anything
+    python tools/english.py --count         print the number of findings per folder
+    python tools/english.py docs course     check these files and folders
 
-It finds a number with a unit and then "a" ("22.5 KiB a token": write "per token"), a sentence that begins with "Who"
-and is no question, the words of ``WORDS``, and docstrings of functions that do not begin with a verb of ``verbs.txt``.
-Code in Markdown, and text that a model generated (outputs of notebooks), are left alone. A line of Python that ends in
-``# as it was said`` is left alone, too: it quotes.
+It finds:
+
+- a number with a unit, followed by "a" or "an" ("22.5 KiB a token": write "per token");
+- a sentence that begins with "Who" and is not a question;
+- the words in ``WORDS``;
+- docstrings of functions that do not begin with a verb of ``verbs.txt`` (properties and classes may be nouns).
+
+It skips code in Markdown, text that a model generated (the outputs of notebooks), and lines of Python that end in
+``# as it was said``, because they quote a text.
 """
 
 from __future__ import annotations
@@ -27,13 +32,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 VERBS = frozenset(Path(__file__).with_name("verbs.txt").read_text(encoding="utf-8").split())
-#: What is said instead.
+#: Word → what to write instead.
 WORDS = {"anew": "again", "so many": "a number, or “that many”", "mend": "fix", "mends": "fixes", "mended": "fixed",
          "mending": "fixing"}
 QUOTED = "# as it was said"
-#: Texts about the habits themselves.
-LEFT_OUT = ("tools/english.py", "tools/test_english.py", "tools/variants/")
-SUFFIXES = (".md", ".py", ".ipynb", ".js", ".html", ".toml", ".yml")
+#: Files that contain the habits as examples.
+LEFT_OUT = ("tools/english.py", "tools/test_english.py")
+SUFFIXES = (".md", ".py", ".ipynb", ".js", ".html", ".toml", ".yml", ".cfg", ".cff", ".sh", ".svg", "lab.json",
+            "variants.json", "Makefile", ".ci/run")
 _NUMBER = r"(?:\d[\d.,–]*|two|three|four|five|six|seven|eight|nine|ten)"
 _UNIT = (r"(?:[KMGT]i?B|bytes?|bits|tokens?|blocks?|requests?|hints?|lines?|points?|tests?|ms|s|milliseconds|seconds?|"
          r"minutes?|hours?|steps?|words?|files?|rows?|slots?|numbers?)")
@@ -55,15 +61,15 @@ class Finding:
 
 
 def findings_of_text(text: str) -> Iterator[tuple[int, str]]:
-    """The habits in a text, each with its line, counted from 0."""
-    for pattern, advice in ((_PER, "say “per”"), (_WHO, "name the noun, or ask"), (_WORD, "")):
+    """Yield the findings in a text, each with its line, counted from 0."""
+    for pattern, advice in ((_PER, "say “per”"), (_WHO, "start with a noun, or write a question"), (_WORD, "")):
         for match in pattern.finditer(text):
             said = " ".join(match[0].split())
             yield text.count("\n", 0, match.start()), f"{said!r}: {advice or 'say ' + WORDS[match[0].lower()]}"
 
 
 def findings_of_file(path: Path, name: str) -> list[Finding]:
-    """Those of one file, in the order of its lines."""
+    """Return the findings in a file, in the order of its lines."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         found = _of_python(text)
@@ -79,13 +85,13 @@ def findings_of_file(path: Path, name: str) -> list[Finding]:
 
 
 def _without_code(markdown: str) -> str:
-    """The same lines, with empty ones where code is."""
+    """Return the same lines, with empty lines instead of code."""
     blank = _FENCE.sub(lambda match: "\n" * match[0].count("\n"), markdown)
     return _INLINE.sub("", blank)
 
 
 def _of_notebook(text: str) -> list[tuple[int, str]]:
-    """Of its own texts; a finding is told with the line of the cell's beginning."""
+    """Return the findings in the cells of a notebook. The line is that of the beginning of the cell."""
     found = []
     for cell in json.loads(text)["cells"]:
         source = "".join(cell["source"])
@@ -99,12 +105,12 @@ def _strings(source: str) -> str:
     try:
         return "\n".join(token.string for token in tokenize.generate_tokens(io.StringIO(source).readline)
                          if token.type in (tokenize.STRING, tokenize.COMMENT))
-    except (tokenize.TokenError, IndentationError):  # a magic of IPython's
+    except (tokenize.TokenError, IndentationError):  # a magic command of IPython
         return ""
 
 
 def _of_python(source: str) -> list[tuple[int, str]]:
-    """Of comments, strings and docstrings."""
+    """Return the findings in comments, strings and docstrings."""
     found = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT or "STRING" in tokenize.tok_name[token.type]:
@@ -128,7 +134,7 @@ def _docstrings_without_a_verb(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     called = [decorator.func if isinstance(decorator, ast.Call) else decorator for decorator in node.decorator_list]
     names = {getattr(decorator, "id", getattr(decorator, "attr", "")) for decorator in called}
-    return bool(names & {"property", "cached_property", "setter", "fixture"})
+    return bool(names & {"property", "cached_property", "setter"})
 
 
 def files_of(arguments: Sequence[str], root: Path = ROOT) -> list[Path]:
@@ -141,7 +147,7 @@ def files_of(arguments: Sequence[str], root: Path = ROOT) -> list[Path]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("paths", nargs="*", help="files and folders; default: the whole repository")
-    parser.add_argument("--count", action="store_true", help="how many findings each folder has")
+    parser.add_argument("--count", action="store_true", help="print the number of findings per folder")
     arguments = parser.parse_args(argv)
     found = [finding for path in files_of(arguments.paths)
              for finding in findings_of_file(path, path.relative_to(ROOT).as_posix())]

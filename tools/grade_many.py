@@ -103,15 +103,15 @@ def run(num_files: int, num_courses: int, number: str, num_kills: int, kill_afte
         for _ in range(num_kills):
             before = num_results(out, known)
             grade(submissions, out, wanted, kill_after_s)
-            print(f"killed: {num_results(out, known)} of {len(known)} files are graded, {before} were before",
-                  flush=True)
+            print(f"killed: {num_results(out, known)} of {len(known)} files are graded now; before this run, "
+                  f"{before} were", flush=True)
         status = grade(submissions, out, wanted)
         elapsed_s = time.monotonic() - started
         problems = check(out, known, status)
         num_again = count_again(submissions, out, wanted)
     print("\n".join(problems), end="\n" if problems else "")
     print(f"{len(known)} files, {num_kills} times killed and resumed: {elapsed_s:.0f} s, "
-          f"{60 * len(known) / elapsed_s:.1f} files a minute on {os.cpu_count()} cores; {len(problems)} problems; "
+          f"{60 * len(known) / elapsed_s:.1f} files per minute on {os.cpu_count()} cores; {len(problems)} problems; "
           f"one more call grades {num_again}")
     return bool(problems or num_again)
 
@@ -121,7 +121,7 @@ def check(out: Path, known: dict[tuple[str, str], Known], status: int) -> list[s
     problems = [f"course grade ended with status {status}"] if status else []
     results = {(path.parent.name, path.stem): json.loads(path.read_text()) for path in out.glob("results/*/*.json")}
     problems += [f"{student} {lab} has no result" for student, lab in sorted(known.keys() - results.keys())]
-    problems += [f"{student} {lab} was never handed in, and has a result that counts"
+    problems += [f"{student} {lab} was never handed in, and has a result"
                  for student, lab in sorted(results.keys() - known.keys())
                  if (results[student, lab].get("result") or results[student, lab])["outcome"] == "graded"]
     for key, file in sorted(known.items()):

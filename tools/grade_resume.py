@@ -306,7 +306,7 @@ def handed_out(out: Path) -> dict[str, str]:
 
 def differences(calm: Path, killed: Path) -> list[str]:
     before, after = handed_out(calm), handed_out(killed)
-    found = [f"{name} is only there {'undisturbed' if name in before else 'after the kills'}"
+    found = [f"{name} exists only {'undisturbed' if name in before else 'after the kills'}"
              for name in sorted(before.keys() ^ after.keys())]
     for name in sorted(before.keys() & after.keys()):
         if before[name] != after[name]:
@@ -338,7 +338,7 @@ def run(num_kills: int, seed: int) -> int:
         problems += kill_and_resume(killed, num_kills, chosen, seconds, status)
         problems += differences(calm.out, killed.out) + expectations(killed.out)
         if commit_of(ROOT) != commit:
-            problems.append("The course was changed meanwhile, so that files were graded anew: run this again.")
+            problems.append("The course was changed meanwhile, so files were graded a second time: run this again.")
         if problems:
             print(killed.log.read_text(encoding="utf-8", errors="replace")[-4000:])
         print_grades(killed.out)
@@ -410,8 +410,8 @@ def print_grades(out: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=10, metavar="N", help="how often it is killed (default: 10)")
-    parser.add_argument("--seed", type=int, default=17, help="of the moments (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=10, metavar="N", help="how often the run is killed (default: 10)")
+    parser.add_argument("--seed", type=int, default=17, help="seed of the random moments (default: %(default)s)")
     arguments = parser.parse_args()
     if arguments.kills < 1:
         parser.error("--kills must be 1 or more")

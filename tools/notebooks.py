@@ -1,13 +1,14 @@
-"""Run the notebooks from top to bottom and keep their outputs: ``make notebooks``.
+"""Run the notebooks from top to bottom and save their outputs: ``make notebooks``.
 
-    python tools/notebooks.py            all of them
-    python tools/notebooks.py 02 05      these
-    python tools/notebooks.py --heads    run nothing; write the badges and the first cell of all of them again
+    python tools/notebooks.py            run all notebooks
+    python tools/notebooks.py 02 05      run these two
+    python tools/notebooks.py --heads    run nothing; only rewrite the badges and the first code cell of all notebooks
 
-What is written is the same every time: no times, no versions, ids by position. A cell that raises ends it, and the file
-stays as it was.
+The saved metadata is the same every time: it contains no times and no versions, and cell ids count from the top. If a
+cell raises an error, the program stops and does not change that notebook's file.
 
-In a fork, change ``REPOSITORY`` and run it with ``--heads``: the badges and the cell that installs name it.
+In a fork, change ``REPOSITORY`` and run this program with ``--heads``. The badges and the first code cell, which
+installs the course, then name the fork.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ import nbformat
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-#: Where the project is on GitHub. The only line that a fork changes.
+#: The project's repository on GitHub. A fork changes only this line.
 REPOSITORY = "YOUR-ACCOUNT/mini_vllm"
 BRANCH = "main"
-#: How the line of badges begins, by which it is found again.
+#: The beginning of the line with the badges. It identifies that line.
 BADGES = "[![Open in Colab]"
-#: How the first code cell begins.
+#: The beginning of the first code cell.
 FIRST_CELL = "# Installs the course if it is missing"
 COMMAND = "--heads"
 
@@ -35,7 +36,7 @@ def main(arguments: list[str]) -> int:
     names = [each for each in arguments if each != COMMAND]
     paths = [path for path in sorted(FOLDER.glob("*.ipynb")) if not names or path.name.startswith(tuple(names))]
     if not paths:
-        print(f"{FOLDER} has no notebook that begins with {' or '.join(names)}", file=sys.stderr)
+        print(f"{FOLDER} contains no notebook whose name begins with {' or '.join(names)}", file=sys.stderr)
         return 2
     for path in paths:
         start_s = time.perf_counter()
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(path: Path, is_run: bool = True) -> None:
-    """Raises CellExecutionError, which shows the cell, if one raises."""
+    """Run a notebook and write it back. Raise CellExecutionError, which shows the cell, if a cell raises."""
     notebook = nbformat.read(path, as_version=4)
     write_head(notebook, path.name)
     if is_run:
@@ -57,13 +58,13 @@ def run(path: Path, is_run: bool = True) -> None:
 
 
 def write_head(notebook: nbformat.NotebookNode, name: str) -> None:
-    """The badges under the title, and the first code cell. Raises ValueError if the notebook has no place for them."""
+    """Write the badges under the title, and the first code cell. Raise ValueError if the notebook lacks either."""
     title, code = notebook.cells[:2]
     lines = title.source.splitlines()
     places = [number for number, line in enumerate(lines) if line.startswith(BADGES)]
     if len(places) != 1 or code.cell_type != "code" or not code.source.startswith(FIRST_CELL):
-        raise ValueError(f"{name}: cell 1 must have one line that begins with {BADGES!r}, and cell 2 must begin with "
-                         f"{FIRST_CELL!r}")
+        raise ValueError(f"{name}: cell 1 must contain one line that begins with {BADGES!r}, and cell 2 must begin "
+                         f"with {FIRST_CELL!r}")
     lines[places[0]] = badges(name)
     title.source, code.source = "\n".join(lines), first_cell(name)
 
@@ -76,7 +77,7 @@ def badges(name: str) -> str:
 
 
 def first_cell(name: str) -> str:
-    """Does nothing but draw where the course is installed."""
+    """Return the first code cell. If the course is installed, this cell only draws the opening picture."""
     return f'''\
 {FIRST_CELL}: from the clone that this notebook is in, or else from GitHub.
 try:
@@ -86,13 +87,13 @@ except ImportError:
     import site
     source = "-e .." if os.path.exists("../pyproject.toml") else "git+https://github.com/{REPOSITORY}"
     %pip install --quiet pytest matplotlib {{source}}
-    site.main()  # finds what was just installed
+    site.main()  # makes the new packages importable
     from course.exercises.opening import opening
 opening("{name[:2]}")'''
 
 
 def tidy(notebook: nbformat.NotebookNode) -> None:
-    """Leave out what differs from run to run and says nothing. A picture's text is kept as its lines."""
+    """Remove metadata that differs from run to run, and number the cells."""
     notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
     for number, cell in enumerate(notebook.cells, 1):
         cell.id = f"cell-{number:02}"

@@ -65,8 +65,9 @@ def run_suites(seed: int, what: str, prefix: list[str], num_workers: int, argume
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="orders", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seed", type=int, help="of the first round (default: a new one)")
-    parser.add_argument("--rounds", type=int, default=3, help="on busy cores, with the seeds that follow (default: 3)")
+    parser.add_argument("--seed", type=int, help="seed of the first round (default: a random one)")
+    parser.add_argument("--rounds", type=int, default=3,
+                        help="number of rounds on busy cores; the seed grows by 1 per round (default: 3)")
     parser.add_argument("--no-pin", action="store_true", help="leave out the run on one core")
     options, rest = parser.parse_known_args(arguments)
     seed = random.randrange(10**6) if options.seed is None else options.seed

@@ -32,7 +32,7 @@ from mini_vllm.models.catalogue import cached_model
 
 ROOT = Path(__file__).parents[1]
 #: The pages, read one after another in one shell.
-PAGES = ("README.md", "docs/using.md", "docs/benchmarks.md")
+PAGES = ("README.md", "docs/using.md", "docs/benchmarks.md", "docs/scaling.md")
 #: The programs that a command line starts with.
 PROGRAMS = ("git", "cd", "make", "source", "pip", "course", "mini-vllm", "python", "pytest")
 #: Command → options added to it, so that it does the same kind of work in seconds.
@@ -41,6 +41,7 @@ SHORTENED = {
     "mini-vllm bench throughput": "--quick --arm ours --arm mlx-lm",
     "mini-vllm bench serve": "--quick --part rates",
     "mini-vllm bench gpu": "--quick",
+    "mini-vllm bench speculation": "--quick",
     "mini-vllm serve": "--port 0",
     "mini-vllm demo live": "--no-open",
     "course serve": "--port 0",
@@ -64,7 +65,8 @@ SCRIPTS: dict[str, list[tuple[str, str]]] = {
 }
 #: Command → its exit status, where that is not 0: a lab that does not pass has a nonzero status.
 STATUS = {"pytest phase-02-paged-attention/labs --impl starter": 1,
-          "pytest phase-05-mlx-engine/capstone --impl starter": 1}
+          "pytest phase-05-mlx-engine/capstone --impl starter": 1,
+          "mini-vllm plan llama-3.1-70b --machine h200": 2}
 LAB = "phase-02-paged-attention/labs/lab-01-block-allocator"
 #: Command → a file that a person would have written by then, and the file that it is copied from.
 WRITTEN = {"course test 2.1": (f"{LAB}/starter.py", f"{LAB}/solution.py"),
@@ -97,7 +99,8 @@ def steps_of(text: str, page: str = "README.md") -> Iterator[Step]:
     """Yield the steps of a page in the order in which they are written."""
     fence: str | None = None
     snippet: list[str] = []
-    row_begins = ""  # the start of the commands, from the table's head; the first cells of the rows continue it
+    # The commands of a table whose head is `course …` are written without "course ". This is the part to put in front.
+    row_begins = ""
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("```"):
             if fence == "python":
@@ -247,14 +250,14 @@ def run_all(steps: Sequence[Step], folder: Path, is_shown: bool = False, home: P
         print(f"{time.perf_counter() - start_s:6.1f} s  {step}", flush=True)
         assert printed or any(begins_with(step.text, words) for words in SILENT), f"{step}\nprints nothing"
         for picture in re.findall(r"--trace (\S+)", step.text):
-            assert (reader.folder / picture).is_file(), f"{step}\n{picture} was promised, and is not there"
+            assert (reader.folder / picture).is_file(), f"{step}\n{picture} was announced, but does not exist"
     return len(steps)
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="readme", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", nargs="?", type=Path, help="where the copy is made; default: a temporary one")
-    parser.add_argument("--fresh", action="store_true", help="as a newcomer: nothing is installed, the home is empty")
+    parser.add_argument("--fresh", action="store_true", help="as a newcomer: nothing installed, an empty home")
     parser.add_argument("--show", action="store_true", help="show what the commands print")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
@@ -266,7 +269,7 @@ def main(arguments: list[str]) -> int:
         except AssertionError as error:
             print(error)
             return 1
-    state = "after nothing but its own commands" if options.fresh else "with everything installed"
+    state = "with nothing installed beforehand" if options.fresh else "with everything installed beforehand"
     print(f"{num_steps} commands and snippets of {', '.join(PAGES)} run as written, {state}")
     return 0
 

@@ -147,7 +147,7 @@ def repeated(item: str, frame: str, separator: str = ",", most: int = DEFAULT_MA
 
 
 def within_bounds(frame: str) -> dict[str, bytes]:
-    """Return copies of ``frame`` whose ``…`` is the longest list that is still parsed, by the type of its items."""
+    """Return a copy of ``frame`` per item type, with the longest list that is still parsed in place of ``…``."""
     items = {"numbers": ("1", MAX_VALUES), "minus ones": ("-1", MAX_VALUES), "texts": ('""', MAX_QUOTES // 2),
              "objects": ("{}", MAX_CONTAINERS)}
     return {kind: repeated(item, frame, most=most - 20) for kind, (item, most) in items.items()}
@@ -191,7 +191,7 @@ def bodies() -> dict[str, tuple[str, bytes]]:
         "unknown fields": (TEXTS, f'{{"model": "small", "prompt": "a", {fields}}}'.encode()),
         "biases": (TEXTS, text.replace('"F": …', f'"logit_bias": {{{biases}}}').encode()),
         "token ids": (TEXTS, repeated("1", prompts)),
-        "token ids that are none": (TEXTS, repeated("-1", prompts)),
+        "invalid token ids": (TEXTS, repeated("-1", prompts)),
         "prompts": (TEXTS, repeated('"a"', prompts)),
         "prompts of one token": (TEXTS, repeated("[1]", prompts)),
         "a long prompt": (TEXTS, repeated("word ", '{"model": "small", "prompt": "…"}', "")),
@@ -308,7 +308,7 @@ def attack_with_connections(is_quick: bool) -> int:
         num_failed = sum(hold_connections(target, kind, sent, 3 if is_quick else 30) for kind, sent in (
             ("half-sent heads", half), ("connections that read nothing", SCHEMA * NUM_SCHEMAS)))
     num_lines = len(target.log)
-    return num_failed + tell(num_lines >= MAX_LOG_LINES, f"the log got {num_lines} lines of both")
+    return num_failed + tell(num_lines >= MAX_LOG_LINES, f"both kinds of connections: {num_lines} lines in the log")
 
 
 def hold_connections(target: Server, kind: str, sent: bytes, seconds: float) -> int:
@@ -333,8 +333,8 @@ def hold_connections(target: Server, kind: str, sent: bytes, seconds: float) -> 
         time.sleep(PROBE_EVERY_S)
     for each in held:
         each.close()
-    return tell(worst_s > MAX_HEALTH_S or num_missing > 0, f"{NUM_IDLE} {kind}, 256 open files at most: /health within "
-                f"{1e3 * worst_s:.0f} ms, none came {num_missing} times")
+    return tell(worst_s > MAX_HEALTH_S or num_missing > 0, f"{NUM_IDLE} {kind}, at most 256 open files: /health within "
+                f"{1e3 * worst_s:.0f} ms, {num_missing} requests without an answer")
 
 
 def unread(target: Server, sent: bytes) -> socket.socket:
@@ -395,7 +395,7 @@ def attack_with_readers(is_quick: bool) -> int:
                 statuses.append(post(target, TEXTS, SHORT)[0])
             took_s, begin = time.perf_counter() - start_s, stream.recv(12)
     is_bad = statuses[-1] != 200 or begin != b"HTTP/1.1 200"
-    return tell(is_bad, "a stream of 16 texts, all seats, that nobody reads: the next caller gets status "
+    return tell(is_bad, "a stream of 16 texts, all seats, without a reader: the next caller gets status "
                 f"{statuses[0]}, and {statuses[-1]} after {took_s:.1f} s")
 
 
@@ -472,8 +472,9 @@ def attack_with_templates(is_quick: bool) -> int:
             took_s = time.perf_counter() - start_s
             for caller in callers:
                 caller.join()
-            num_failed += tell(took_s > MAX_END_S, f"four of them, and {signal.Signals(number).name}: the server ended "
-                               f"after {took_s:.1f} s with status {target.process.returncode}")
+            num_failed += tell(took_s > MAX_END_S, f"{signal.Signals(number).name} while four endless templates are "
+                               f"rendered: the server ended after {took_s:.1f} s with status "
+                               f"{target.process.returncode}")
         if is_quick:
             break
     return num_failed
@@ -515,8 +516,8 @@ def attack_with_keys(is_quick: bool) -> int:
             ends.set()
             for each in greedy:
                 each.join()
-    return num_failed + tell(num_answers < wanted, f"a key that asks while another fills every place: {num_answers} of "
-                             f"{wanted} answers, {num_tries} tries, {took_s:.1f} s")
+    return num_failed + tell(num_answers < wanted, f"a key that asks while another key fills every seat: "
+                             f"{num_answers} of {wanted} answers, {num_tries} tries, {took_s:.1f} s")
 
 
 def attack_with_memory(is_quick: bool) -> int:
@@ -567,7 +568,8 @@ def attack_with_pages(is_quick: bool) -> int:
             ("a body of 50 MB", (f"POST {TEXTS} HTTP/1.1\r\nHost: {local}\r\nContent-Type: application/json\r\n"
                                  f"Content-Length: {length}", b" " * length), 413, ""),
             ("a model with a name of 5,000 letters", written({"model": "m" * 5000, "prompt": "a"}), 404, ""),
-            ("tools for a completion", written({"model": "small", "prompt": "a", "tools": []}), 400, "only at"),
+            ("tools for a completion", written({"model": "small", "prompt": "a", "tools": []}), 400,
+             "belongs to /v1/chat/completions"),
             ("what has been loaded by now", (f"GET /live/events?model=small HTTP/1.1\r\nHost: {local}", b""), 409, ""),
         ]
         num_failed = 0

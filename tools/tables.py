@@ -59,7 +59,7 @@ def _cell(result: dict[str, Any], workload: str) -> str:
     if BATCHED in gaps:
         peer = f" (mlx-lm: {gaps[PEER]:.0f} times)" if PEER in gaps else ""
         parts.append(f"worst gap between tokens {gaps[BATCHED]:.1f} times the median{peer}")
-    noisy = ", measured beside other programs" if result["noise"][workload]["is_loud"] else ""
+    noisy = ", measured while other programs ran" if result["noise"][workload]["is_loud"] else ""
     return ", ".join(parts) + noisy
 
 
@@ -82,7 +82,7 @@ def _short_device(result: dict[str, Any]) -> str:
 
 def gpu_steps(results: Sequence[dict[str, Any]]) -> list[str]:
     """Return the milliseconds per decode step: a row for each combination of request count and context."""
-    lines = ["| requests | context | ours | mlx-lm | | floor |", "|---|---|---|---|---|---|"]
+    lines = ["| requests | context | ours | mlx-lm | ratio | floor |", "|---|---|---|---|---|---|"]
     for result in results:
         rows = [(row, "") for row in result["steps"]]
         rows += [(row, ", weights of 4 bits") for row in result.get("quantised", {}).get("steps", [])]
@@ -96,7 +96,7 @@ def gpu_steps(results: Sequence[dict[str, Any]]) -> list[str]:
 
 def gpu_workloads(results: Sequence[dict[str, Any]]) -> list[str]:
     """Return the table of whole workloads, one row each."""
-    lines = ["| tokens/s | ours | mlx-lm | | longest time between two tokens |", "|---|---|---|---|---|"]
+    lines = ["| tokens/s | ours | mlx-lm | ratio | longest time between two tokens |", "|---|---|---|---|---|"]
     for row in (row for result in results for row in result["workloads"]):
         ours, peer = row["ours"], row["peer"]
         gap_s, median_s = (ours["between_tokens_s"][percent] for percent in ("100", "50"))
@@ -109,13 +109,13 @@ def gpu_workloads(results: Sequence[dict[str, Any]]) -> list[str]:
 
 def goodput(results: Sequence[dict[str, Any]]) -> list[str]:
     """Return the results of ``bench serve``, with a row per kind of request."""
-    lines = ["| requests | ours | mlx-lm's | | machine |", "|---|---|---|---|---|"]
+    lines = ["| requests | ours | mlx-lm's | ratio | machine |", "|---|---|---|---|---|"]
     for result in results:
         for name, found in ((name, result[name]["goodput"]) for name in TRAFFICS if "goodput" in result.get(name, {})):
-            cells = [f"{each['requests_per_s']:.2f} a second, {each['tokens_per_s']:.0f} tokens/s"
+            cells = [f"{each['requests_per_s']:.2f} requests/s, {each['tokens_per_s']:.0f} tokens/s"
                      for each in (found["goodput"][BATCHED], found["goodput"].get(PEER)) if each is not None]
             ratio = f"{found['ratios'][PEER]:.1f} times" if PEER in found["ratios"] else ""
-            noisy = ", measured beside other programs" if found["noise"]["is_loud"] else ""
+            noisy = ", measured while other programs ran" if found["noise"]["is_loud"] else ""
             lines.append(f"| {name}: {TRAFFICS[name].about} | {' | '.join(cells)} | {ratio}{noisy} | "
                          f"{_machine(result)} |")
     return lines
@@ -123,7 +123,8 @@ def goodput(results: Sequence[dict[str, Any]]) -> list[str]:
 
 def priority(results: Sequence[dict[str, Any]]) -> list[str]:
     """Return how soon high-priority requests are served while low-priority ones occupy the engine."""
-    lines = ["| overload | 90 % of the high ones: first token | allowed | low ones that finish | machine |",
+    lines = ["| overload by low-priority requests | first token of 90 % of the high-priority requests within | target "
+             "| low-priority requests that finish | machine |",
              "|---|---|---|---|---|"]
     for result in results:
         for row in result["priority"]:
@@ -131,6 +132,21 @@ def priority(results: Sequence[dict[str, Any]]) -> list[str]:
                                                                           row["bound_s"]))
             lines.append(f"| {row['about']} | {times} | {row['num_low_finished']} of {row['num_low']} | "
                          f"{_machine(result)} |")
+    return lines
+
+
+def drafts(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Return how much faster decoding is with drafts: a row per kind of text, batch size and number of tokens."""
+    lines = ["| text | requests | k | steps per token | accepted | times as fast (lowest–highest round) | machine |",
+             "|---" * 7 + "|"]
+    for result in results:
+        noisy = ", measured while other programs ran" if result["noise"]["is_loud"] else ""
+        for cell in result["cells"]:
+            ratios = [plain / drafted for plain, drafted in zip(cell["plain_s"], cell["drafted_s"])]
+            accepted = f"{cell['num_accepted'] / cell['num_drafted']:.0%}" if cell["num_drafted"] else "no drafts"
+            lines.append(f"| {cell['kind']} | {cell['batch_size']} | {cell['num_speculative_tokens']} | "
+                         f"{cell['steps_per_token']:.2f} | {accepted} | {cell['ratio']:.2f} ({min(ratios):.2f}–"
+                         f"{max(ratios):.2f}){noisy} | `{result['model']}`, {_machine(result)} |")
     return lines
 
 
@@ -147,7 +163,7 @@ def commands(results: Sequence[dict[str, Any]]) -> list[str]:
 
 TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], list[str]]] = {
     "headline": headline, "throughput": throughput, "gpu-steps": gpu_steps, "gpu-workloads": gpu_workloads,
-    "commands": commands, "goodput": goodput, "priority": priority}
+    "commands": commands, "goodput": goodput, "priority": priority, "drafts": drafts}
 
 
 def filled(text: str, folder: Path) -> str:

@@ -19,7 +19,7 @@ def test_a_tree_beside_itself(tmp_path, capsys):
     assert "single" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words, complaint", [(["/nowhere", "."], "/nowhere is no source tree"),
+@pytest.mark.parametrize("words, complaint", [(["/nowhere", "."], "/nowhere is not a source tree"),
                                               ([str(ROOT), str(ROOT), "--rounds", "0"], "must be at least 1")])
 def test_what_cannot_be_is_refused_at_once(words, complaint, capsys):
     with pytest.raises(SystemExit):

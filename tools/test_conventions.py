@@ -112,7 +112,7 @@ def test_the_model_of_a_benchmark(words, model):
 def test_two_models_are_refused(capsys):
     with pytest.raises(SystemExit):
         arguments_of("chat", "a", "--model", "b")
-    assert "two models, a and --model b: name one" in capsys.readouterr().err
+    assert "two models are given, a and --model b: give only one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words, expected", [
@@ -123,7 +123,7 @@ def test_who_is_measured(words, expected):
 
 
 def test_mlx_lm_alone_is_refused():
-    with pytest.raises(ValueError, match="add --arm ours"):
+    with pytest.raises(ValueError, match="--arm mlx-lm needs --arm ours"):
         wants_peer(arguments_of("bench", "gpu", "--arm", "mlx-lm"))
 
 

@@ -1,4 +1,4 @@
-"""What the check of the English finds, and what it leaves alone."""
+"""The check of the English: what it finds, and what it skips."""
 
 import json
 

@@ -56,7 +56,7 @@ def test_a_fork_changes_one_line_and_runs_one_command(tool, tmp_path, monkeypatc
 
 
 def test_where_the_course_is_installed_the_first_cell_only_draws(tool):
-    """Without a kernel ``%pip`` cannot even be read; so it is taken out, and must not be missed."""
+    """Remove ``%pip``, which only a kernel can read: the rest of the cell must do without it."""
     source = re.sub(r"^ *%pip .*\n", "", tool.first_cell("02-x.ipynb"), flags=re.M)
     names = {}
     exec(source, names)
@@ -65,5 +65,5 @@ def test_where_the_course_is_installed_the_first_cell_only_draws(tool):
 
 def test_a_notebook_without_a_place_for_its_head_is_refused(tool):
     cells = [nbformat.v4.new_markdown_cell("# Title"), nbformat.v4.new_code_cell("1")]
-    with pytest.raises(ValueError, match=r"x\.ipynb: cell 1 must have one line"):
+    with pytest.raises(ValueError, match=r"x\.ipynb: cell 1 must contain one line"):
         tool.write_head(nbformat.v4.new_notebook(cells=cells), "x.ipynb")

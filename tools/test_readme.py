@@ -63,7 +63,7 @@ def test_all_of_it_runs_and_the_first_that_fails_or_says_nothing_ends_it(tmp_pat
     with pytest.raises(AssertionError, match=r"README\.md:3: python -c pass\nprints nothing"):
         run("```\ncd .\npython -c pass\npython --version\n```\n")
     assert "version" not in capsys.readouterr().out
-    with pytest.raises(AssertionError, match=r"fox\.svg was promised"):
+    with pytest.raises(AssertionError, match=r"fox\.svg was announced"):
         run("```\npython -c 'print(1)' --trace fox.svg\n```\n", is_shown=True)
     assert capsys.readouterr().out.startswith("1\n")
 

@@ -29,6 +29,12 @@ SERVE = {"machine": MACHINE, "mixed": {"goodput": {
     "priority": [{"about": "200 low requests", "loaded_first_token_s": {"90": 0.2384}, "bound_s": 0.2676,
                   "num_low": 200, "num_low_finished": 199}]}
 
+DRAFTS = {"machine": MACHINE, "model": "smollm2", "noise": {"is_loud": False}, "cells": [
+    {"kind": "quoting", "batch_size": 1, "num_speculative_tokens": 7, "steps_per_token": 0.312, "num_drafted": 80,
+     "num_accepted": 60, "ratio": 1.852, "plain_s": [2.0, 2.2], "drafted_s": [1.0, 1.25]},
+    {"kind": "free", "batch_size": 8, "num_speculative_tokens": 4, "steps_per_token": 1.0, "num_drafted": 0,
+     "num_accepted": 0, "ratio": 0.99, "plain_s": [1.0], "drafted_s": [1.01]}]}
+
 
 def test_the_headline_names_its_workload_and_machine():
     lines = tables.headline([RESULT, {**RESULT, "machine": {**MACHINE, "device": "cpu (aarch64, 2 cores)"}}])
@@ -42,7 +48,7 @@ def test_the_headline_names_its_workload_and_machine():
 def folder(tmp_path):
     silent = {**COMMAND, "printed": ["a table"]}
     for name, result in (("a.json", RESULT), ("gpu.json", STEPS), ("whole.json", WORKLOADS), ("pool.json", COMMAND),
-                         ("silent.json", silent), ("serve.json", SERVE)):
+                         ("silent.json", silent), ("serve.json", SERVE), ("drafts.json", DRAFTS)):
         (tmp_path / name).write_text(json.dumps(result))
     return tmp_path
 
@@ -56,10 +62,16 @@ def test_the_documents_say_what_the_results_say():
     assert any(tables.BLOCK.search(path.read_text(encoding="utf-8")) for path in tables.pages())
 
 
+def test_a_table_of_drafts_has_a_row_per_kind_of_text(folder):
+    lines = tables.filled(page("drafts drafts.json"), folder).splitlines()
+    assert lines[4].startswith("| quoting | 1 | 7 | 0.31 | 75% | 1.85 (1.76–2.00) | `smollm2`, 2 cores")
+    assert lines[5].startswith("| free | 8 | 4 | 1.00 | no drafts | 0.99 (0.99–0.99) | `smollm2`, ")
+
+
 def test_a_throughput_table_names_its_machines_and_its_noise(folder):
     lines = tables.filled(page("throughput a.json a.json"), folder).splitlines()
     assert lines[2].count("`tiny-tales`, 2 cores of Neoverse-N1, nvpl, abc") == 2
-    assert ("| 5.65 times one at a time, 1.15 times mlx-lm, measured beside other programs |" in lines[4]
+    assert ("| 5.65 times one at a time, 1.15 times mlx-lm, measured while other programs ran |" in lines[4]
             and lines[4].startswith("| `decode-16`: 16 requests"))
     assert "1.50 times mlx-lm, worst gap between tokens 2.7 times the median (mlx-lm: 158 times)" in lines[5]
     assert (lines[0], lines[-1]) == ("before", "after")
@@ -73,8 +85,8 @@ def test_a_table_of_steps(folder):
 
 def test_tables_of_the_server(folder):
     goodput = tables.filled(page("goodput serve.json"), folder).splitlines()
-    assert len(goodput) == 7 and goodput[4].startswith("| mixed: prompts of 32–512 tokens, outputs of 16–128 | 4.84 a")
-    assert "| 4.84 a second, 280 tokens/s | 1.16 a second, 72 tokens/s | 4.2 times, measured beside" in goodput[4]
+    assert len(goodput) == 7 and goodput[4].startswith("| mixed: prompts of 32–512 tokens, outputs of 16–128 | 4.84 r")
+    assert "| 4.84 requests/s, 280 tokens/s | 1.16 requests/s, 72 tokens/s | 4.2 times, measured while" in goodput[4]
     assert tables.filled(page("priority serve.json"), folder).splitlines()[4].startswith(
         "| 200 low requests | 238 ms | 268 ms | 199 of 200 | 2 cores of Neoverse-N1")
 

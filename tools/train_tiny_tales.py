@@ -4,6 +4,11 @@
     python tools/train_tiny_tales.py evaluate --corpus fairytales.txt --model mini_vllm/assets/tiny-tales
     python tools/train_tiny_tales.py sample   --model mini_vllm/assets/tiny-tales
 
+    python tools/train_tiny_tales.py train --corpus fairytales.txt --out draft --teacher mini_vllm/assets/tiny-tales \\
+        --layers 1 --width 192 --feed-forward 512 --heads 6 --kv-heads 3 --dropout 0
+
+The last command trains a small model that guesses the tokens of ``tiny-tales``.
+
 The corpus is plain text whose documents are separated by a line ``<|endoftext|>``. ``train`` trains the tokenizer and
 the network and writes a folder that any reader of Hugging Face Llama folders can load: the modules below use the names
 of that format, so exporting only changes the number type. Training runs on whatever device MLX has.
@@ -350,14 +355,18 @@ def train(
     dropout: float,
     ema_decay: float,
     seed: int,
+    shape: Shape,
+    teacher: TinyTales | None = None,
 ) -> TinyTales:
     """Train from scratch. Return a model with the moving average of the weights, in float32.
+
+    With a ``teacher``, the model learns the teacher's probabilities of all next tokens instead of the next token. That
+    is what a draft model needs: to agree with the teacher, not to be right.
 
     The function is long because the compiled step closes over the model, the optimizer and the average, which it
     changes.
     """
     mx.random.seed(seed)
-    shape = Shape()
     model = TinyTales(shape, dropout)
     initialise(model)
     tokens = mx.array(np.concatenate(encode(tokenizer, corpus.train)).astype(np.int32))
@@ -374,7 +383,11 @@ def train(
         # The optimizer keeps float32 weights; the pass through the network uses rounded copies.
         model.update(tree_map(lambda weight: weight.astype(compute_type), weights))
         logits, _ = model(windows[:, :-1])
-        return nn.losses.cross_entropy(logits.astype(mx.float32), windows[:, 1:], reduction="mean")
+        if teacher is None:
+            return nn.losses.cross_entropy(logits.astype(mx.float32), windows[:, 1:], reduction="mean")
+        wanted = mx.stop_gradient(mx.softmax(teacher(windows[:, :-1])[0].astype(mx.float32), axis=-1))
+        scores = logits.astype(mx.float32)
+        return -(wanted * (scores - mx.logsumexp(scores, axis=-1, keepdims=True))).sum(axis=-1).mean()
 
     state = [model.state, optimizer.state, average, mx.random.state]
 
@@ -405,7 +418,7 @@ def train(
             averaged.update(average["weights"])
             scores = [evaluate(m, tokenizer, corpus.dev, context=1024, stride=512) for m in (model, averaged)]
             print(f"step {index}/{num_steps}, {time.perf_counter() - began_s:.0f} s, windows of {windows.shape[1] - 1}:"
-                  f" training loss {train_loss:.4f} nats a token; dev {scores[0].bits_per_character:.4f} bits a "
+                  f" training loss {train_loss:.4f} nats per token; dev {scores[0].bits_per_character:.4f} bits per "
                   f"character, averaged weights {scores[1].bits_per_character:.4f}", flush=True)
     return averaged
 
@@ -414,7 +427,7 @@ def train(
 # The folder
 
 
-def export(model: TinyTales, tokenizer: Tokenizer, folder: Path) -> None:
+def export(model: TinyTales, tokenizer: Tokenizer, folder: Path, shape: Shape) -> None:
     """Write ``folder`` in the layout of a Hugging Face Llama, with float16 weights."""
     folder.mkdir(parents=True, exist_ok=True)
     end = end_token(tokenizer)
@@ -424,7 +437,7 @@ def export(model: TinyTales, tokenizer: Tokenizer, folder: Path) -> None:
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        **asdict(Shape()),
+        **asdict(shape),
         "hidden_act": "silu",
         "attention_bias": False,
         "attention_dropout": 0.0,
@@ -444,7 +457,7 @@ def export(model: TinyTales, tokenizer: Tokenizer, folder: Path) -> None:
         "eos_token": END,
         "add_prefix_space": False,
         "clean_up_tokenization_spaces": False,
-        "model_max_length": Shape().max_position_embeddings,
+        "model_max_length": shape.max_position_embeddings,
     }
     generation_config = {"bos_token_id": end, "eos_token_id": end, "do_sample": True, "temperature": 0.8}
     for name, content in (
@@ -473,18 +486,26 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=Path, required=True)
     command.add_argument("--steps", type=int, default=16000)
     command.add_argument("--batch-tokens", type=int, default=64 * 384, help="tokens in one step")
-    command.add_argument("--learning-rate", type=float, default=1e-3, help="at the top of the cosine")
+    command.add_argument("--learning-rate", type=float, default=1e-3,
+                         help="the highest learning rate, from which the cosine decay starts")
     command.add_argument("--weight-decay", type=float, default=0.1)
     command.add_argument("--dropout", type=float, default=0.3)
-    command.add_argument("--ema-decay", type=float, default=0.999, help="of the moving average of the weights")
+    command.add_argument("--ema-decay", type=float, default=0.999, help="decay of the moving average of the weights")
     command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--layers", type=int, default=Shape.num_hidden_layers)
+    command.add_argument("--width", type=int, default=Shape.hidden_size)
+    command.add_argument("--feed-forward", type=int, default=Shape.intermediate_size)
+    command.add_argument("--heads", type=int, default=Shape.num_attention_heads)
+    command.add_argument("--kv-heads", type=int, default=Shape.num_key_value_heads)
+    command.add_argument("--teacher", type=Path, help="a model to imitate, whose tokenizer is used")
 
-    command = commands.add_parser("evaluate", help="bits a character on the held-out documents")
+    command = commands.add_parser("evaluate", help="bits per character on the held-out documents")
     command.add_argument("--corpus", type=Path, required=True)
     command.add_argument("--model", type=Path, required=True)
     command.add_argument("--context", type=int, default=1024, help="window length in tokens")
     command.add_argument("--stride", type=int, default=512, help="how far the window slides, in tokens")
-    command.add_argument("--documents", type=int, default=NUM_HELD_OUT_DOCUMENTS, help="only the first ones, this many")
+    command.add_argument("--documents", type=int, default=NUM_HELD_OUT_DOCUMENTS, metavar="N",
+                         help="evaluate only the first N documents")
 
     command = commands.add_parser("sample", help="one story for each fixed prompt, with seeds 0, 1, 2 ...")
     command.add_argument("--model", type=Path, required=True)
@@ -497,7 +518,12 @@ def main() -> None:
     args = make_parser().parse_args()
     if args.command == "train":
         corpus = read_corpus(args.corpus)
-        tokenizer = train_tokenizer(corpus.train, Shape().vocab_size)
+        shape = Shape(hidden_size=args.width, num_hidden_layers=args.layers, num_attention_heads=args.heads,
+                      num_key_value_heads=args.kv_heads, intermediate_size=args.feed_forward)
+        teacher, tokenizer = load(args.teacher) if args.teacher else (
+            None, train_tokenizer(corpus.train, shape.vocab_size))
+        if teacher is not None and mx.default_device() == mx.Device(mx.gpu):
+            teacher.update(tree_map(lambda weight: weight.astype(mx.bfloat16), teacher.parameters()))
         began_s = time.perf_counter()
         model = train(
             corpus,
@@ -509,16 +535,19 @@ def main() -> None:
             dropout=args.dropout,
             ema_decay=args.ema_decay,
             seed=args.seed,
+            shape=shape,
+            teacher=teacher,
         )
-        export(model, tokenizer, args.out)
+        export(model, tokenizer, args.out, shape)
         print(f"trained for {time.perf_counter() - began_s:.0f} s, wrote {args.out}")
     elif args.command == "evaluate":
         corpus = read_corpus(args.corpus)
         model, tokenizer = load(args.model)
         score = evaluate(model, tokenizer, corpus.held_out[: args.documents], args.context, args.stride)
         print(f"{min(args.documents, NUM_HELD_OUT_DOCUMENTS)} held-out documents, context {args.context}, stride "
-              f"{args.stride}: {score.bits_per_character:.4f} bits a character, perplexity {score.perplexity:.2f} a "
-              f"token ({score.nats:.1f} nats, {score.num_tokens:,} tokens, {score.num_characters:,} characters)")
+              f"{args.stride}: {score.bits_per_character:.4f} bits per character, perplexity "
+              f"{score.perplexity:.2f} per token ({score.nats:.1f} nats, {score.num_tokens:,} tokens, "
+              f"{score.num_characters:,} characters)")
     else:
         model, tokenizer = load(args.model)
         for seed, prompt in enumerate(PROMPTS):

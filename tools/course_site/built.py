@@ -66,9 +66,9 @@ def _problem(target: str, page: str, pages: dict[str, Html], files: set[str]) ->
         return None
     if parts.scheme or parts.netloc:
         if target in pages[page].loaded:
-            return "the page would load this from elsewhere, and must do without a network"
+            return "the page would load this from another site, but it must work without a network"
         is_right = parts.scheme == "https" and "." in parts.netloc and not any(map(str.isspace, target))
-        return None if is_right else "a link that leaves the site is https://host/…"
+        return None if is_right else "an external link must have the form https://host/…"
     path = unquote(parts.path)
     there = posixpath.normpath(posixpath.join(posixpath.dirname(page), path)) if path else page
     if there not in files:

@@ -17,7 +17,7 @@ def folded(summary: str, text: str, kind: str) -> str:
 def hints_section(hints: str) -> str:
     """Convert a lab's hints.md to a section of its page: three folded levels for every task."""
     titles = task_titles(hints)
-    parts = ["## Hints", "Three for every task. Try after each before you open the next."]
+    parts = ["## Hints", "There are three hints per task. Try again after each one before you open the next."]
     for task, levels in parse_hints(hints).items():
         parts.append(f"### Task {task}: {titles[task]}")
         parts += [folded(f"Hint {level}: {LEVELS[level]}", hint, "hint") for level, hint in sorted(levels.items())]
@@ -27,7 +27,7 @@ def hints_section(hints: str) -> str:
 def answers_section(readme: str, answers: str) -> str:
     """Convert a lab's answers.md to a section of its page: every open question again, with a folded answer."""
     found = parse_answers(answers)
-    parts = ["## Answers", "To the questions that this page leaves open. Think first."]
+    parts = ["## Answers", "Answers to the questions that this page leaves open. Think first."]
     for question in questions_of(readme):
         name = "The interview question" if question.name == INTERVIEW else f"Stretch {question.name}"
         parts.append(f"**{name}.** {question.text}")

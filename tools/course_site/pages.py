@@ -26,7 +26,7 @@ FRONT = "docs/site/index.md"
 README = "README.md"
 #: The place of each README section. A section that is not named here goes to the end of "Start".
 ENGINE_SECTIONS = ("the-engine",)
-ENGINE_DOCS = ("docs/engine", "docs/using", "docs/serving", "docs/gpu", "docs/benchmarks")
+ENGINE_DOCS = ("docs/engine", "docs/using", "docs/serving", "docs/gpu", "docs/scaling", "docs/benchmarks")
 MAKING_SECTIONS = ("for-instructors", "layout")
 START_SECTIONS = ("two-commands", "the-course", "for-students")
 #: Folders without pages: built, or not part of the project.
@@ -87,7 +87,7 @@ def site_of(root: Path) -> Site:
         "The course": tuple(phases),
         "The engine": (*from_readme(*ENGINE_SECTIONS), *from_docs(True), _api(root),
                        *from_files("mini_vllm/assets/*/README.md")),
-        "Teaching it, making it": (*from_readme("for-instructors"), *from_docs(False),
+        "Teaching and authoring": (*from_readme("for-instructors"), *from_docs(False),
                                    *from_files("grading/*.md", "course/*.md", "CONTRIBUTING.md"), *_decisions(root),
                                    *from_readme("layout"), *from_files("SECURITY.md", "CHANGELOG.md")),
     })

@@ -21,7 +21,8 @@ _NUMBER = re.compile(r"\{\{(\S+) \| (\S+) \| (.+?)\}\}")
 _PARAGRAPH = re.compile(r"\{\{(\S+)\}\}")
 
 
-#: A picture from elsewhere that is a link. On the site, which must do without a network, its text is the link.
+#: A link that shows a picture from another site. Our site must work without a network, so on its pages the link shows
+#: the picture's alternative text instead.
 _BADGE = re.compile(r"\[!\[([^\]]*)\]\(https?://[^)\s]+\)\]")
 
 
@@ -86,8 +87,8 @@ def filled(text: str, root: Path) -> str:
                  if line.startswith(f"| `{row}`")]
         value = re.search(pattern, lines[0]) if len(lines) == 1 else None
         if value is None:
-            raise StageError(f"{FRONT} asks for {pattern!r} in the row `{row}` of {file}, which has "
-                             f"{lines[0] if lines else 'no such row'}")
+            raise StageError(f"{FRONT} looks for {pattern!r} in the row `{row}` of {file}, but "
+                             f"{f'that row is {lines[0]}' if lines else 'there is no such row'}")
         return value[1]
 
     def paragraph(found: re.Match[str]) -> str:

@@ -36,11 +36,11 @@ def test_what_leads_somewhere_is_no_problem(site, html):
     ('<a href="#nowhere">x</a>', "#nowhere: that page has no place #nowhere"),
     ('<a href="../outside.html">x</a>', "../outside.html: there is no such file on the site"),
     ('<a href="/inner/page.html">x</a>', "/inner/page.html: there is no such file on the site"),
-    ('<a href="source:a.py">x</a>', "source:a.py: a link that leaves the site is https://host/…"),
-    ('<a href="http://example.org">x</a>', "http://example.org: a link that leaves the site is https://host/…"),
-    ('<a href="https://">x</a>', "https://: a link that leaves the site is https://host/…"),
+    ('<a href="source:a.py">x</a>', "source:a.py: an external link must have the form https://host/…"),
+    ('<a href="http://example.org">x</a>', "http://example.org: an external link must have the form https://host/…"),
+    ('<a href="https://">x</a>', "https://: an external link must have the form https://host/…"),
     ('<script src="https://x.org/a.js"></script>',
-     "https://x.org/a.js: the page would load this from elsewhere, and must do without a network"),
+     "https://x.org/a.js: the page would load this from another site, but it must work without a network"),
     ('<a href="https://[x">x</a>', "https://[x: Invalid IPv6 URL"),
 ])
 def test_what_leads_nowhere_is_listed(site, html, problem):

@@ -65,7 +65,7 @@ def test_links_are_found_and_code_is_left_alone(text, expected):
 
 
 def a_function():
-    """All but the first line is a drawing.
+    """Draw. All but the first line is a drawing.
 
         a ⇄ b
           c
@@ -74,7 +74,7 @@ def a_function():
 
 def test_a_drawing_is_kept_as_it_stands():
     assert with_drawings(dedented(a_function.__doc__)) == [
-        "All but the first line is a drawing.", "", "::", "", "    a ⇄ b", "      c", ""]
+        "Draw. All but the first line is a drawing.", "", "::", "", "    a ⇄ b", "      c", ""]
 
 
 def test_a_list_is_no_drawing_and_no_quotation():

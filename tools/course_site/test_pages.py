@@ -20,7 +20,7 @@ TOCTREE = re.compile(r"```\{toctree\}\n(?::.*\n)*\n((?:.*\n)*?)```")
 
 @pytest.fixture(scope="module")
 def staged(tmp_path_factory):
-    """The real course, as Sphinx gets it."""
+    """Return the real course, as Sphinx gets it."""
     folder = tmp_path_factory.mktemp("pages")
     stage(site_of(ROOT), folder)
     return folder
@@ -189,7 +189,8 @@ def test_a_frame_is_filled_from_where_things_are_written(small):
 
 @pytest.mark.parametrize("row, pattern", [("none", "x"), ("speed", "(\\d+) bananas")])
 def test_a_number_that_is_not_there_is_told(small, row, pattern):
-    with pytest.raises(StageError, match=rf"in the row `{row}` of README.md, which has (no such row|\| `speed`)"):
+    with pytest.raises(StageError, match=rf"in the row `{row}` of README.md, but (there is no such row|that row is "
+                                         r"\| `speed`)"):
         filled(f"{{{{README.md | {row} | {pattern}}}}}", small)
 
 

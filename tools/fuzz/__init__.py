@@ -4,6 +4,8 @@
     python tools/fuzz models --seconds 600             networks of random shapes against mlx-lm
     python tools/fuzz sampler --seconds 600            random draws against numpy
     python tools/fuzz async --seconds 600              random streams, many of them cancelled
+    python tools/fuzz speculation --seconds 600        random schedules with drafts
+    python tools/fuzz structured --seconds 600         outputs that must match
 
     python tools/fuzz engine --seed 1 --case 17        one case again
 
@@ -13,8 +15,10 @@ cases of each fuzzer run in the test suites (``test_fuzz.py``, ``test_fuzz_model
 
     fuzzer        cases                      checks
     engine        work, work_draw            engine_checks, alone
+    speculation   work, work_draw            engine_checks, alone
     async_engine  callers                    caller_checks
     models        model_cases                oracle (mlx-lm)
     sampler                                  sampler_reference
+    structured                               re, jsonschema
     shared        draws, networks, faults    expect
 """

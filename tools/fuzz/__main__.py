@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 #: Name → module. (A module cannot be called ``async``, which is a keyword.)
-FUZZERS = {"engine": "engine", "models": "models", "sampler": "sampler", "async": "async_engine"}
+FUZZERS = {"engine": "engine", "models": "models", "sampler": "sampler", "async": "async_engine",
+           "speculation": "speculation", "structured": "structured"}
 DEFAULT_SECONDS = 60.0
 FAILED, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
 
@@ -35,7 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python tools/fuzz", description=importlib.import_module("fuzz").__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help=", ".join(FUZZERS))
-    parser.add_argument("--seed", type=int, default=0, help="another one draws other cases (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="another seed draws other cases (default: 0)")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=float, help=f"begin no case after this time (default: {DEFAULT_SECONDS:g})")
     length.add_argument("--cases", type=int, help="run this many")

@@ -254,12 +254,12 @@ class Scenario:
         streams = engine._thread.streams
         while streams and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
-        expect(not streams, f"the streams {list(streams)} are left, but nobody reads them")
+        expect(not streams, f"the streams {list(streams)} are left, but have no reader")
         num_steps = (await engine.metrics()).num_steps - num_steps
-        expect(num_steps <= MAX_STEPS_FOR_NOBODY, f"{num_steps} steps were computed for nobody")
+        expect(num_steps <= MAX_STEPS_FOR_NOBODY, f"{num_steps} steps were computed without a request")
         state = await engine.call(lambda engine: (engine.has_unfinished_requests(),
                                                   engine.kv_cache.block_pool.get_usage()))
-        expect(state == (False, 0.0), f"nobody reads, but (has requests, usage) is {state}")
+        expect(state == (False, 0.0), f"there are no readers, but (has requests, usage) is {state}")
 
     # ---- checks
 

@@ -41,7 +41,7 @@ class CallerChecks:
             is_last = index == len(caller.outputs) - 1
             expect(not output.finished or is_last, f"{caller}: output {index} is finished, but others follow")
             expect([each.index for each in output.outputs] == list(range(caller.params.n)), f"{caller}: {output}")
-            expect(caller.request_id in (None, output.request_id), f"{caller} got another's output: {output}")
+            expect(caller.request_id in (None, output.request_id), f"{caller} got the wrong output: {output}")
             for each in output.outputs:
                 tokens = each.token_ids
                 expect(tokens[:MAX_TOKENS] == expected[:len(tokens)],

@@ -34,7 +34,10 @@ FAULTS = ("poison", "poison", "nan", "nan", "interrupt", "lost plan")
 
 
 def run_case(seed: int, case: int) -> dict[str, int]:
-    schedule = Schedule(random.Random(f"engine {seed} {case}"))
+    return run_schedule(Schedule(random.Random(f"engine {seed} {case}")))
+
+
+def run_schedule(schedule: Schedule) -> dict[str, int]:
     try:
         schedule.run()
         schedule.check()
@@ -202,7 +205,7 @@ class Schedule:
     def _see(self, output: RequestOutput) -> None:
         """Check that an output only grows and ends once."""
         work = next(work for work in reversed(self.works) if work.name == output.request_id)
-        expect(work.output is None, f"{work} goes on after its end")
+        expect(work.output is None, f"{work} continues after its end")
         for completion in output.outputs:
             num_tokens, text = work.seen.get(completion.index, (0, ""))
             expect(len(completion.token_ids) >= num_tokens and completion.text.startswith(text),
@@ -216,7 +219,7 @@ class Schedule:
     def _do_idle_work(self) -> None:
         engine, rng = self.engine, self.rng
         usage = engine.kv_cache.block_pool.get_usage()
-        expect(usage == 0.0, f"nobody is there, but {usage:.0%} of the blocks are in use")
+        expect(usage == 0.0, f"there are no requests, but {usage:.0%} of the blocks are in use")
         if rng.random() < 0.05:
             self._note("reset")
             engine.kv_cache.reset_prefix_cache()
@@ -240,7 +243,7 @@ class Schedule:
                    f"a beam search failed: {error}")
         else:
             expected = beam_search(self.alone.make_engine(), prompt, beam_width, max_tokens, ignore_eos=ignore_eos)
-            expect(are_same_beams(beams, expected), f"{what} are {beams}, in an engine of their own {expected}")
+            expect(are_same_beams(beams, expected), f"{what} are {beams}, in a separate engine {expected}")
         self.engine.kv_cache.check_integrity()
         expect(self.engine.kv_cache.block_pool.get_usage() == 0.0, "a beam search kept blocks")
 

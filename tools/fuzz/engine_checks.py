@@ -18,7 +18,7 @@ from mini_vllm.request import CompletionOutput, RequestOutput, TokenLogprob
 def check_is_empty(engine: LLMEngine) -> None:
     engine.kv_cache.check_integrity()
     usage = engine.kv_cache.block_pool.get_usage()
-    expect(usage == 0.0, f"all have ended, but {usage:.0%} of the blocks are in use")
+    expect(usage == 0.0, f"all requests have ended, but {usage:.0%} of the blocks are in use")
     expect(not engine.scheduler.has_unfinished_requests(), "the scheduler still has requests")
 
 

@@ -75,8 +75,10 @@ class Poison:
         _wrap(engine.runner, "_forward", around)
 
     @staticmethod
-    def _is_mine(engine: LLMEngine, row: object, names: list[str]) -> bool:
-        return any(name in engine.live and engine.live.sequence(name).row is row for name in names)
+    def _is_mine(engine: LLMEngine, row: SamplerRow, names: list[str]) -> bool:
+        """Check whether ``row`` belongs to one of the sequences; along a draft it is a copy of their row."""
+        own = [sequence.row for name in names if (sequence := engine.live.find(name)) is not None]
+        return any(row.prompt_token_ids is each.prompt_token_ids and row.key == each.key for each in own)
 
     def _is_due(self, num_tokens: int) -> bool:
         return num_tokens >= self.num_tokens

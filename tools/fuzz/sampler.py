@@ -48,8 +48,8 @@ def run_case(seed: int, case: int) -> dict[str, int]:
     num_again = check_company(random, logits, rows, drawn)
     num_counted = check_frequencies(random, logits, rows)
     changed, changed_by_line = count_changes(random, vocab_size)
-    return {"batches": 1, "rows": num_checked, "rows in other company": num_again, "draws counted": num_counted,
-            "draws with logits rounded anew": NUM_ROUNDED, "changed by noise": changed,
+    return {"batches": 1, "rows": num_checked, "rows in another batch": num_again, "draws counted": num_counted,
+            "draws with logits rounded again": NUM_ROUNDED, "changed by noise": changed,
             "changed by inverse CDF": changed_by_line}
 
 
@@ -131,7 +131,7 @@ def check_company(random: np.random.Generator, logits: Logits, rows: Sequence[Sa
     alone = [sample_all(logits[i:i + 1], rows[i:i + 1])[0] for i in picked]
     for index, token_id in [*zip(order, shuffled), *zip(picked, alone)]:
         assert token_id == drawn[index], (f"row {index}, {rows[index].params}, drew token {drawn[index]} among "
-                                          f"{len(rows)} rows and {token_id} in other company")
+                                          f"{len(rows)} rows and {token_id} in another batch")
     return len(rows) + len(picked)
 
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fuzz import async_engine, engine, sampler
+from fuzz import async_engine, engine, sampler, speculation, structured
 from fuzz.__main__ import FUZZERS, fuzz, main
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.block_pool import BlockPool
@@ -16,12 +16,24 @@ from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.recovery import Recovery
 from mini_vllm.request import RequestStatus
 from mini_vllm.scheduler import Scheduler
+from mini_vllm.speculation.speculation import Speculation
+from mini_vllm.speculation.verifier import Verifier
+from mini_vllm.structured.compiler import Cursor
+from mini_vllm.structured.grammar import RegexGrammar
 
 # ---- the fuzzers
 
 
 def test_the_first_schedules_give_what_each_request_gives_alone():
     assert fuzz("engine", engine.run_case, 0, range(examples(5)), seconds=60 * THOROUGH) == 0
+
+
+def test_the_first_schedules_with_drafts_give_what_each_request_gives_alone():
+    assert fuzz("speculation", speculation.run_case, 0, range(examples(8)), seconds=60 * THOROUGH) == 0
+
+
+def test_the_first_structured_outputs_match():
+    assert fuzz("structured", structured.run_case, 0, range(examples(4)), seconds=60 * THOROUGH) == 0
 
 
 def test_the_first_streams_get_their_own_tokens():
@@ -96,6 +108,62 @@ def copies_nothing(monkeypatch):
 def test_the_engine_fuzzer_finds(bug, monkeypatch):
     bug(monkeypatch)
     assert "drawn: " in fails(engine.run_case)
+
+
+def accepts_every_guess(monkeypatch):
+    monkeypatch.setattr(Verifier, "accept", lambda self, draft, drawn: list(drawn))
+
+
+def keeps_slots_of_wrong_guesses(monkeypatch):
+    monkeypatch.setattr(KVCacheManager, "give_back_slots", lambda self, request: None)
+
+
+def counts_wrong_guesses_as_computed(monkeypatch):
+    real = Speculation.settle
+
+    def settle(self, plan):
+        for request in plan.requests:
+            if request.request_id in plan.drafts and request.status is RequestStatus.RUNNING:
+                request.num_computed_tokens = min(request.num_computed_tokens + 1, request.num_tokens)
+        real(self, plan)
+
+    monkeypatch.setattr(Speculation, "settle", settle)
+
+
+def draws_along_a_draft_with_the_noise_of_the_first_token(monkeypatch):
+    monkeypatch.setattr(Verifier, "rows", lambda self, row, draft: [row] * (len(draft) + 1))
+
+
+@pytest.mark.parametrize("bug", [accepts_every_guess, keeps_slots_of_wrong_guesses, counts_wrong_guesses_as_computed,
+                                 draws_along_a_draft_with_the_noise_of_the_first_token])
+def test_the_fuzzer_of_drafts_finds(bug, monkeypatch):
+    bug(monkeypatch)
+    assert "drawn: " in fails(speculation.run_case)
+
+
+def has_no_masks(monkeypatch):
+    monkeypatch.setattr(Cursor, "allowed", lambda self: None)
+
+
+def may_always_end(monkeypatch):
+    real = RegexGrammar.allowed
+
+    def allowed(self, state):
+        mask = real(self, state).copy()
+        mask[self.vocabulary.eos_token_ids] = True
+        return mask
+
+    monkeypatch.setattr(RegexGrammar, "allowed", allowed)
+
+
+def stays_at_the_beginning_of_its_grammar(monkeypatch):
+    monkeypatch.setattr(Cursor, "after", lambda self, token_ids: self)
+
+
+@pytest.mark.parametrize("bug", [has_no_masks, may_always_end, stays_at_the_beginning_of_its_grammar])
+def test_the_fuzzer_of_structured_outputs_finds(bug, monkeypatch):
+    bug(monkeypatch)
+    assert " after " in fails(structured.run_case)
 
 
 def test_a_case_is_the_same_whenever_it_is_run(monkeypatch):
@@ -199,7 +267,7 @@ def test_no_case_begins_after_the_time(capsys):
 
 
 @pytest.mark.parametrize("arguments, complaint", [
-    (["nothing"], "there is no fuzzer 'nothing', only engine, models, sampler, async"),
+    (["nothing"], "there is no fuzzer 'nothing', only engine, models, sampler, async, speculation, structured"),
     (["engine", "--seconds", "0"], "--seconds is 0, must be more than 0 and finite"),
     (["engine", "--seconds", "nan"], "--seconds is nan, must be more than 0 and finite"),
     (["engine", "--seed", "-1"], "--seed is -1, must be at least 0"),

@@ -5,12 +5,15 @@
     python tools/measure single       one request, against mlx-lm on the same weights
     python tools/measure parts        where the time of a decode step goes
     python tools/measure queries      a step in which each request computes several tokens, as drafts need
+    python tools/measure drafts       what a drafted token costs a step, and what doing without look-ahead costs
+    python tools/measure structured   masks, a structured request in a batch, and JSON against free text
     python tools/measure pool         a decode step with a small and with a large pool
     python tools/measure tree         a lookup among 1,000 and 16,000 prompts, with and without a common prefix
     python tools/measure prefix       a shared prefix and a chat: with the cache on, off, and with mlx-lm
     python tools/measure seeds        how many draws change between a request alone and in a batch
     python tools/measure stall        how much a caller with a huge prompt delays the others
     python tools/measure quiz         easy questions to a chat model, by sampling method
+    python tools/measure router       cached tokens and balance of two replicas behind each kind of router
     python tools/measure attention    the ways to attend over blocks, which decided how the engine does it
 
 ``mini-vllm bench`` contains the benchmarks for users.

@@ -14,7 +14,8 @@ from mini_vllm.arguments import QUICK, Results, add_result_options, parse_argume
 from mini_vllm.benchmark.drawing import Drawing
 
 #: Measurements that print times or ratios of times. On a busy machine they are meaningless, and a warning says so.
-TIMED = ("allocator", "blas", "single", "pool", "tree", "attention", "parts", "queries", "prefix", "stall")
+TIMED = ("allocator", "blas", "single", "pool", "tree", "attention", "parts", "queries", "drafts", "structured",
+         "prefix", "stall")
 
 
 def main() -> int:
@@ -79,7 +80,7 @@ def make_parser() -> argparse.ArgumentParser:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     names = parser.add_subparsers(dest="name", required=True, metavar="name")
     allocator = names.add_parser("allocator")
-    allocator.add_argument("--cold", action="store_true", help="leave the blocks out of the CPU's caches")
+    allocator.add_argument("--cold", action="store_true", help="measure with cold CPU caches")
     names.add_parser("blas")
     single = names.add_parser("single")
     single.add_argument("--model", action="append", help="default: tiny-tales, and smollm2 if it has been pulled")
@@ -99,6 +100,13 @@ def make_parser() -> argparse.ArgumentParser:
     queries = names.add_parser("queries")
     queries.add_argument("--model", default="tiny-tales")
     queries.add_argument("--rounds", type=at_least_one, default=7)
+    drafts = names.add_parser("drafts")
+    drafts.add_argument("--model", default="tiny-tales")
+    drafts.add_argument("--rounds", type=at_least_one, default=5)
+    drafts.add_argument("--requests", type=at_least_one, action="append", help="default: 1, 4, 16 and 64")
+    structured = names.add_parser("structured")
+    structured.add_argument("--model", default="tiny-tales")
+    structured.add_argument("--rounds", type=at_least_one, default=7)
     seeds = names.add_parser("seeds")
     seeds.add_argument("--model", action="append", help="default: tiny-tales, and smollm2 if it has been pulled")
     seeds.add_argument("--num-tokens", type=at_least_one, default=400, help="of each request (default: %(default)s)")
@@ -106,6 +114,9 @@ def make_parser() -> argparse.ArgumentParser:
     seeds.set_defaults(temperature=0.8)
     stall = names.add_parser("stall")
     stall.add_argument("--model", default="tiny-tales")
+    router = names.add_parser("router")
+    router.add_argument("--http", action="store_true", help="with real servers over HTTP instead of simulated ones")
+    router.add_argument("--model", default="tiny-tales", help="for --http (default: %(default)s)")
     quiz = names.add_parser("quiz")
     quiz.add_argument("--model", default="smollm2", help="one that can chat (default: %(default)s)")
     quiz.add_argument("--questions", type=int, metavar="N", help="only this many, spread over the kinds")
@@ -154,6 +165,14 @@ def run(arguments: argparse.Namespace) -> None:
         case "parts":
             from measure.parts import print_parts
             print_parts(arguments.model, arguments.rounds, **quick(all_num_requests=(2,)))
+        case "drafts":
+            from measure.drafts import NUM_REQUESTS, print_drafts
+            all_num_requests = (1, 4) if arguments.quick else NUM_REQUESTS
+            print_drafts(arguments.model, arguments.rounds, tuple(arguments.requests or all_num_requests),
+                         **quick(num_steps=2))
+        case "structured":
+            from measure.structured import print_structured
+            print_structured(arguments.model, arguments.rounds, **quick(num_steps=2))
         case "queries":
             from measure.queries import print_queries
             print_queries(arguments.model, arguments.rounds)
@@ -164,6 +183,13 @@ def run(arguments: argparse.Namespace) -> None:
         case "stall":
             from measure.stall import print_stall
             print_stall(arguments.model, **quick(num_rounds=1, num_tokens=120))
+        case "router":
+            from mini_vllm.benchmark.routing import SMOKE_TEST, print_routing
+            if arguments.http:
+                from measure.router_http import print_router_http
+                print_router_http(arguments.model, **quick(seeds=(0,), workload=SMOKE_TEST))
+            else:
+                print_routing(**quick(seeds=(0, 1), workload=SMOKE_TEST))
         case "quiz":
             from measure.quiz import print_quiz
             print_quiz(arguments.model, arguments.questions, arguments.show,

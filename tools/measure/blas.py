@@ -59,8 +59,8 @@ def print_exp(sizes: Sequence[int] = (2048, 4096, 8192, 16384, 32768, 65536), nu
     from mini_vllm.fast.exp import exp2
     ways: list[Callable[[mx.array], mx.array]] = [mx.exp, lambda x: mx.power(math.e, x), exp2]
     used = "power" if tuning.power_is_faster_than_exp() else "MLX"
-    print(f"exp of an activation, microseconds, the shortest of {num_times}; {used} is used, and ours from "
-          f"{tuning.MIN_EXP_SIZE} numbers")
+    print(f"exp of an activation: microseconds, the shortest of {num_times} runs. The engine uses {used} for fewer "
+          f"than {tuning.MIN_EXP_SIZE} numbers, and ours for that many or more.")
     print(f"{'numbers':>8} {'MLX':>8} {'power':>8} {'ours':>8}")
     for size in sizes:
         x = mx.random.normal((size,), key=mx.random.key(0))

@@ -34,8 +34,8 @@ IN_SHORT = 16
 
 def print_parts(model: str, rounds: int = ROUNDS, all_num_requests: tuple[int, ...] = NUM_REQUESTS) -> None:
     loaded = load_random(model) if model in RANDOM_MODELS else load(model)
-    print(f"{model}, BLAS: {blas.name}: a decode step at contexts of {CONTEXT}, ms, median of {rounds} rounds; of each "
-          "part what the step takes less without it")
+    print(f"{model}, BLAS: {blas.name}: a decode step at contexts of {CONTEXT}, ms, median of {rounds} rounds; for "
+          "each part, the time that the step saves without it")
     print(f"{'requests':>8} {'step':>8} {'building':>9} " + " ".join(f"{name:>14}" for name in (*LEFT_OUT, "sampling")))
     in_short = ""
     for num_requests in all_num_requests:
@@ -48,9 +48,10 @@ def print_parts(model: str, rounds: int = ROUNDS, all_num_requests: tuple[int, .
               flush=True)
         if num_requests == IN_SHORT:
             shares = [(name.replace(",", " and"), (whole - taken[name]) / whole) for name in LEFT_OUT]
-            told = ", ".join(f"without {name} {share:.0%}" for name, share in shares if share >= 0.01)
-            in_short = (f"In short: a decode step of {num_requests} requests takes {whole:.1f} ms, of which Python "
-                        f"builds the graph for {taken['building']:.1f}; how much less it takes: {told}")
+            told = ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.01)
+            in_short = (f"In short: a decode step of {num_requests} requests takes {whole:.1f} ms; Python spends "
+                        f"{taken['building']:.1f} ms of it building the graph; time saved by leaving out one "
+                        f"part: {told}")
     if in_short:
         print(in_short)
 

@@ -41,8 +41,8 @@ def print_pool(num_rounds: int = ROUNDS) -> None:
         name = f"{num_decoding} decoding" + (f", a prompt of {num_prompt_tokens}" if num_prompt_tokens else "")
         print(f"{name:<28} {times[0]:>12.2f} {times[1]:>12.2f} {ratio:>6.2f}x")
         ratios.append(ratio)
-    print(f"In short: a step costs {min(ratios):.2f} to {max(ratios):.2f} times as much with {large} blocks as with "
-          f"{small}, with a prompt beside it or without: writing never copies the pool")
+    print(f"In short: a step takes {min(ratios):.2f} to {max(ratios):.2f} times as long with {large} blocks as with "
+          f"{small}, with or without a prompt in the step: writing never copies the pool")
 
 
 def _run(engine: LLMEngine, num_decoding: int, num_prompt_tokens: int) -> float:

@@ -118,8 +118,9 @@ def print_prefix(model: str, rounds: int, drawing: Drawing, size: Size = FULL) -
     (cold, _), (warm, warm_first) = gains["cold", CACHE_OFF], gains["warm", CACHE_OFF]
     print(f"In short: {size.num_requests} requests that share {size.num_shared} of {size.num_shared + size.num_own} "
           f"tokens: {cold:.1f} times as fast as without the cache, {gains['cold', PEER][0]:.1f} times mlx-lm's "
-          f"batches; with the prefix cached before, {warm:.1f} times as fast, and first tokens {warm_first:.1f} times "
-          f"as soon; one after the other, first tokens {gains['in_turn', CACHE_OFF][1]:.1f} times as soon")
+          f"batches; with the prefix cached before, {warm:.1f} times as fast, and first tokens arrive "
+          f"{warm_first:.1f} times as early; one after the other, first tokens arrive "
+          f"{gains['in_turn', CACHE_OFF][1]:.1f} times as early")
 
 
 def _print_workload(workload: str, taken: list[dict[str, Served]], drawing: Drawing) -> dict[str, tuple[float, float]]:

@@ -32,8 +32,8 @@ def print_queries(model: str, rounds: int = ROUNDS) -> None:
         print(f"{f'{NUM_REQUESTS} × {num_queries}':<14} {statistics.median(each[nth] for each in taken):>13.2f} "
               f"{ratio:>12.2f}x")
         if num_queries == DRAFTED:
-            in_short = (f"In short: {NUM_REQUESTS} requests with {num_queries} query tokens each cost {ratio:.2f} "
-                        "times the CPU time of one token each, as when drafts are verified")
+            in_short = (f"In short: if {NUM_REQUESTS} requests compute {num_queries} query tokens each, as they do to "
+                        f"verify drafts, the step takes {ratio:.2f} times the CPU time of a step with one token each")
     print(in_short)
 
 

@@ -47,8 +47,8 @@ async def worst_gap_s(engine: AsyncLLMEngine, text: str | None, num_tokens: int 
         except ValueError:
             answered_s = time.perf_counter() - start_s
         if num_ended:
-            raise RuntimeError(f"{num_ended} of {NUM_STREAMS} streams had ended before the prompt was refused: nobody "
-                               "was left to be disturbed")
+            raise RuntimeError(f"{num_ended} of {NUM_STREAMS} streams had ended before the prompt was rejected: no "
+                               "stream was left to be delayed")
 
     await asyncio.gather(*(stream(seed) for seed in range(NUM_STREAMS)), *([interrupt(text)] if text else []))
     return worst, answered_s
@@ -65,16 +65,18 @@ async def _measure(model: str, num_rounds: int, num_tokens: int) -> None:
         texts = {"nobody": None, "5 MB": WORD * (5_000_000 // len(WORD)), "longest": longest}
         rounds = [{name: await worst_gap_s(engine, text, num_tokens) for name, text in texts.items()}
                   for _ in range(num_rounds)]
-        print(f"{model}: {NUM_STREAMS} streams decode; the worst time between two tokens while somebody comes with")
+        print(f"{model}: {NUM_STREAMS} streams decode; the longest time between two tokens while another "
+              "request arrives, with")
         for name, text in texts.items():
             worst_s, answered_s = map(statistics.median, zip(*(of_round[name] for of_round in rounds)))
-            what = f"{len(text):,} characters, refused after {answered_s * 1000:.0f} ms" if text else ""
+            what = f"{len(text):,} characters, rejected after {answered_s * 1000:.0f} ms" if text else ""
             print(f"{name:<8} {worst_s * 1000:6.0f} ms   {what}")
         print(f"Medians of {num_rounds} rounds.")
         ratio = statistics.median(of_round["5 MB"][0] / of_round["nobody"][0] for of_round in rounds)
         refused_s = statistics.median(of_round["5 MB"][1] for of_round in rounds)
-        print(f"In short: while {NUM_STREAMS} streams decode, a prompt of 5 MB is refused after {refused_s * 1000:.0f} "
-              f"ms, and the worst time between two of their tokens is {ratio:.1f} times what it is without it")
+        print(f"In short: while {NUM_STREAMS} streams decode, a prompt of 5 MB is rejected after "
+              f"{refused_s * 1000:.0f} ms; the longest time between two of their tokens is {ratio:.1f} times as long "
+              "as without that prompt")
 
 
 def print_stall(model: str, num_rounds: int = ROUNDS, num_tokens: int = NUM_TOKENS) -> None:

@@ -7,10 +7,12 @@ import pytest
 from measure.__main__ import main, make_parser
 
 
-@pytest.mark.parametrize("name, told", [("allocator", "times as much at 3,000 blocks as at 300"),
+@pytest.mark.parametrize("name, told", [("allocator", "times as long as with 300"),
                                         ("tree", "replace  half a block"), ("seeds", "4 of 4 texts are the same"),
-                                        ("queries", "8 × 8"),
-                                        ("parts", "norms, rope"), ("pool", "8 decoding")])
+                                        ("queries", "8 × 8"), ("drafts", "share of a plain step"),
+                                        ("structured", "times as long as one of free text"),
+                                        ("parts", "norms, rope"), ("pool", "8 decoding"),
+                                        ("router", "cache-aware")])
 def test_a_quick_run_prints_what_a_whole_one_does_and_says_that_it_is_none(name, told, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["benchmark", name, "--quick"])
     assert main() == 0

@@ -127,7 +127,7 @@ def run(monkeypatch, *words):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The parameters and chats of every call of ``LLM.chat``."""
+    """Record the parameters and chats of every call of ``LLM.chat``."""
     calls, real = [], LLM.chat
 
     def chat(self, messages, sampling_params=None, *args, **kwargs):

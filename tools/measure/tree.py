@@ -54,7 +54,11 @@ class TreeBench:
         self.tree.donate(prompt, self.pool.get_new_blocks(1))
 
     def _next_prompt(self) -> list[int]:
-        """Return a prompt with the next head. The heads take turns, so it gets the block of a prompt with its head."""
+        """Return a prompt with the next head.
+
+        The heads take turns. So once the pool is full, a new prompt gets the block of the oldest prompt, which has the
+        same head.
+        """
         self.num_donated += 1
         return self._prompt(self.heads[self.num_donated % len(self.heads)])
 
@@ -97,9 +101,9 @@ def print_tree(all_num_prompts: tuple[int, int] = NUM_PROMPTS, rounds: int = NUM
     matches = {name: times["match", name, many] for name, _ in CASES}
     to_nothing = [f"{_ratio(matches[name], matches['nothing']):.2f}" for name in ("the first token", "half a block")]
     to_few = [_ratio(matches[name], times["match", name, few]) for name in matches]
-    print(f"In short: among {many:,} cached prompts that share their first token a lookup costs {to_nothing[0]} times "
-          f"as much as among {many:,} that share nothing, {to_nothing[1]} times if they share half a block; "
-          f"{min(to_few):.1f} to {max(to_few):.1f} times as much as among {few:,}")
+    print(f"In short: with {many:,} cached prompts that share their first token, a lookup takes {to_nothing[0]} times "
+          f"as long as with {many:,} prompts that share nothing; {to_nothing[1]} times if they share half a block. It "
+          f"takes {min(to_few):.1f} to {max(to_few):.1f} times as long as with {few:,} prompts")
 
 
 def _ratio(times: list[float], others: list[float]) -> float:
