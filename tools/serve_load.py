@@ -92,7 +92,8 @@ async def _rounds(pid: int, host: str, port: int, num_rounds: int, num_clients: 
             if num_rounds <= 3 or not memory[earlier]:
                 return 0
             growth = memory[number] / memory[earlier] - 1
-            print(f"memory after round {number} is {growth:+.1%} of that after round {earlier} (bound: {MAX_GROWTH:.0%})")
+            print(f"memory after round {number} is {growth:+.1%} of that after round {earlier} (bound: "
+                  f"{MAX_GROWTH:.0%})")
             if growth <= MAX_GROWTH:
                 return 0
     return 1
