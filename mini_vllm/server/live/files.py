@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fastapi import APIRouter
 from starlette.responses import Response
 
+from mini_vllm.server.errors import ApiError
 from mini_vllm.server.live import look, small_pool
 
 FOLDER = Path(__file__).parent / "page"
@@ -27,3 +29,26 @@ def page_file(name: str) -> Response | None:
     else:
         return None
     return Response(text, media_type=KINDS[Path(name).suffix], headers=HEADERS)
+
+
+def page_router() -> APIRouter:
+    """Make the routes of the files. They are the same for all users and contain no user's data."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.head("/")
+    @router.get("/")
+    async def page() -> Response:
+        return _found("index.html")
+
+    @router.get("/live/page/{name}")
+    async def file(name: str) -> Response:
+        return _found(name)
+
+    return router
+
+
+def _found(name: str) -> Response:
+    response = page_file(name)
+    if response is None:
+        raise ApiError(404, f"the page has no file {name[:100]!r}")
+    return response

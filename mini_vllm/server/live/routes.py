@@ -1,7 +1,6 @@
 """The routes of the live page: its files, its events, and its controls of the engine.
 
-The files are the same for all users and contain no user's data. All other routes show prompts, or stop other users'
-requests, so they are for admins.
+All routes but those of the files show prompts, or stop other users' requests, so they are for admins.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.server.access.caller import require_admin
 from mini_vllm.server.errors import ApiError
-from mini_vllm.server.live.files import page_file
+from mini_vllm.server.live.files import page_router
 from mini_vllm.server.live.stream import event_stream
 from mini_vllm.server.models.model_registry import ModelBusyError
 
@@ -53,14 +52,7 @@ def live_router(shelf: ModelShelf) -> APIRouter:
     router, admin = APIRouter(include_in_schema=False), [Depends(require_admin)]
     hand = _Hand(shelf)
 
-    @router.head("/")
-    @router.get("/")
-    async def page() -> Response:
-        return _file("index.html")
-
-    @router.get("/live/page/{name}")
-    async def file(name: str) -> Response:
-        return _file(name)
+    router.include_router(page_router())
 
     @router.get("/live/models", dependencies=admin)
     async def models() -> dict[str, Any]:
@@ -96,13 +88,6 @@ def live_router(shelf: ModelShelf) -> APIRouter:
         return await hand.restart(wish)
 
     return router
-
-
-def _file(name: str) -> Response:
-    response = page_file(name)
-    if response is None:
-        raise ApiError(404, f"the page has no file {name[:100]!r}")
-    return response
 
 
 class _Hand:

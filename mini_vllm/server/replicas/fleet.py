@@ -12,6 +12,7 @@ from mini_vllm.router import CacheAwareRouter
 from mini_vllm.routing.base import Block, NoReplicaError, Router
 from mini_vllm.server.errors import ApiError, retry_later
 from mini_vllm.server.replicas.exchange import Address, Connections, ReplicaError
+from mini_vllm.server.replicas.routing_log import Decision, RoutingLog
 
 log = logging.getLogger("mini_vllm.server")
 
@@ -31,12 +32,15 @@ class Replica:
     is_up: bool = False
     num_late_checks: int = 0
     num_routed: int = 0
+    num_answered: int = 0
     #: Set when a request failed there: do not wait for the next check.
     suspect: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Fleet:
     """All replicas behind one router. It belongs to one event loop."""
+
+    health_path = b"/health"
 
     def __init__(self, addresses: Mapping[str, Address], router: Router | None = None,
                  check_s: float = CHECK_S) -> None:
@@ -45,22 +49,47 @@ class Fleet:
         self.check_s = check_s
         #: Requests that were sent to another replica because the first one failed.
         self.num_moved = 0
+        self.log = RoutingLog()
 
     # ---- a request
 
     @asynccontextmanager
-    async def routed(self, request_id: str, blocks: Sequence[Block]) -> AsyncIterator[Replica]:
-        """Choose a replica for a request, and count the request there. Raise ApiError if no replica is up."""
+    async def routed(self, request_id: str, blocks: Sequence[Block],
+                     text: str = "") -> AsyncIterator[tuple[Replica, Decision]]:
+        """Choose a replica for a request, and count the request there. Raise ApiError if no replica is up.
+
+        The caller sets the status of the decision. ``text`` is the beginning of the prompt.
+        """
+        decision = self.log.begin(self.router, [replica.name for replica in self.up()], text, blocks)
+        try:
+            replica = self._choose(request_id, blocks, decision)
+            yield replica, decision
+            replica.num_answered += decision.was_answered
+        finally:
+            self._finished(request_id, decision)
+            decision.end()
+
+    def _choose(self, request_id: str, blocks: Sequence[Block], decision: Decision) -> Replica:
         try:
             replica = self.replicas[self.router.route(request_id, blocks)]
         except NoReplicaError:
+            decision.status = "no replica"
             raise nothing_up() from None
+        except Exception as error:  # the router may be a student's
+            decision.status = "router failed"
+            decision.fail("route", error)
+            raise
+        decision.replica = replica.name
         replica.num_routed += 1
+        return replica
+
+    def _finished(self, request_id: str, decision: Decision) -> None:
         try:
-            yield replica
-        finally:
             if self.router.replica_of(request_id) is not None:  # None if the replica has left meanwhile
                 self.router.finished(request_id)
+        except Exception as error:  # the client has its answer already
+            log.exception("the router failed")
+            decision.fail("finished", error)
 
     def first(self) -> Replica:
         """Return the first replica that is up. Raise ApiError if none is."""
@@ -88,6 +117,11 @@ class Fleet:
         if cut_off:
             replica.connections.abort()
 
+    def failed(self, replica: Replica, why: ReplicaError) -> None:
+        """Note that a request failed at ``replica``."""
+        self.leave(replica, why)
+        replica.suspect.set()
+
     def move(self, replica: Replica, address: Address) -> None:
         """Note that a replica was started again, at another address."""
         self.leave(replica, "it was started again", cut_off=True)
@@ -111,10 +145,10 @@ class Fleet:
             if status == 200:
                 self.arrive(replica)
             else:  # it stops: it may finish what it has begun
-                self.leave(replica, f"/health answers with status {status}")
+                self.leave(replica, f"{self.health_path.decode()} answers with status {status}")
 
     async def _health(self, replica: Replica) -> int:
-        async with replica.connections.ask("GET", b"/health") as answer:
+        async with replica.connections.ask("GET", self.health_path) as answer:
             await answer.body()
             return answer.status
 

@@ -2,7 +2,11 @@
 
     Guard ─▶ AccessGate ─▶ Farewell ─▶ BodyBound ─▶ DrainGate ─▶ /v1/completions, /v1/chat/completions: by the router
                                                                  /health, /metrics: of all replicas
+                                                                 the live page: see live_replicas
                                                                  all other paths: the first replica that is up
+
+If a production router sends the requests to the replicas, it is the only member of ``fleet``, and ``replicas`` has the
+replicas themselves: for health, metrics and all other paths. Clients never reach the router's own paths.
 """
 
 from __future__ import annotations
@@ -22,8 +26,9 @@ from mini_vllm.server.access.request_checks import Guard
 from mini_vllm.server.app import METRICS_TYPE
 from mini_vllm.server.errors import ApiError, add_handlers, json_response
 from mini_vllm.server.replicas.fleet import Fleet
+from mini_vllm.server.replicas.live_replicas import replicas_router
 from mini_vllm.server.replicas.merged_metrics import merged_metrics
-from mini_vllm.server.replicas.prompt_blocks import blocks_of, num_texts, read_fields
+from mini_vllm.server.replicas.prompt_blocks import beginning_of, blocks_of, num_texts, read_fields
 from mini_vllm.server.replicas.proxy import ProxyResponse
 from mini_vllm.server.settings import ServerSettings
 from mini_vllm.server.shutdown import DrainGate, Farewell
@@ -32,26 +37,29 @@ METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
 
 def make_front(settings: ServerSettings, fleet: Fleet,
-               running: Callable[[], AbstractAsyncContextManager[None]] = nullcontext) -> FastAPI:
+               running: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+               replicas: Fleet | None = None) -> FastAPI:
     """Make the application. ``running`` is entered while it serves, for example to keep the replicas alive.
 
     Raise OSError or ValueError if the keys cannot be read.
     """
     keys = None if settings.keys_file is None else read_keys(settings.keys_file)
+    fleets = [fleet] if replicas is None else [fleet, replicas]
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await asyncio.gather(*map(fleet.check, fleet.replicas.values()))
+        await asyncio.gather(*(each.check(replica) for each in fleets for replica in each.replicas.values()))
         async with running():
-            watch = asyncio.create_task(fleet.watch())
+            watches = [asyncio.create_task(each.watch()) for each in fleets]
             yield
-            watch.cancel()
+            for watch in watches:
+                watch.cancel()
 
     app = FastAPI(title="mini-vllm", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
                   redirect_slashes=False)
     app.state.draining = asyncio.Event()
     add_handlers(app)
-    _add_routes(app, fleet)
+    _add_routes(app, fleet, fleets[-1])
     # The last one added is the outermost.
     app.add_middleware(DrainGate, draining=app.state.draining)
     app.add_middleware(BodyBound, max_body_bytes=settings.max_body_bytes)
@@ -61,28 +69,32 @@ def make_front(settings: ServerSettings, fleet: Fleet,
     return app
 
 
-def _add_routes(app: FastAPI, fleet: Fleet) -> None:
+def _add_routes(app: FastAPI, fleet: Fleet, replicas: Fleet) -> None:
     @app.post("/v1/completions")
     @app.post("/v1/chat/completions")
     async def generate(request: Request) -> Response:
         body, caller = await request.body(), caller_of(request)
         fields = read_fields(body)
         caller.pay_for(num_texts(fields))
-        return ProxyResponse(fleet, body, blocks_of(fields, caller.name))
+        return ProxyResponse(fleet, body, blocks_of(fields, caller.name), beginning_of(fields))
 
     @app.head("/health")
     @app.get("/health")
     async def health() -> Response:
         if app.state.draining.is_set():
             raise ApiError(503, "the server is stopping", code="stopping")
-        fleet.first()  # raises the 503
-        return json_response({"status": "ok", "replicas": {name: "up" if replica.is_up else "down"
-                                                           for name, replica in fleet.replicas.items()}})
+        for each in (fleet, replicas):
+            each.first()  # raises the 503
+        states = {name: "up" if replica.is_up else "down" for name, replica in replicas.replicas.items()}
+        return json_response({"status": "ok", "replicas": states, **({} if fleet is replicas else {"router": "up"})})
 
     @app.get("/metrics", dependencies=[Depends(require_admin)])
     async def metrics(request: Request) -> Response:
-        return Response(await merged_metrics(fleet, request.headers.get("authorization")), media_type=METRICS_TYPE)
+        return Response(await merged_metrics(fleet, replicas, request.headers.get("authorization")),
+                        media_type=METRICS_TYPE)
+
+    app.include_router(replicas_router(fleet))
 
     @app.api_route("/{path:path}", methods=METHODS)
     async def other(request: Request) -> Response:
-        return ProxyResponse(fleet, await request.body())
+        return ProxyResponse(replicas, await request.body())

@@ -15,14 +15,15 @@ from prometheus_client.registry import Collector
 
 from mini_vllm.server.replicas.exchange import ReplicaError
 from mini_vllm.server.replicas.fleet import CHECK_TIMEOUT_S, Fleet, Replica
+from mini_vllm.server.replicas.router_numbers import RouterError, numbers_of
 
 
-async def merged_metrics(fleet: Fleet, authorization: str | None) -> bytes:
+async def merged_metrics(fleet: Fleet, replicas: Fleet, authorization: str | None) -> bytes:
     """Return the metrics of the front and of every replica that answers, in Prometheus' text format."""
-    replicas = fleet.up()
-    pages = await asyncio.gather(*(_page(replica, authorization) for replica in replicas))
+    up = replicas.up()
+    pages = await asyncio.gather(*(_page(replica, authorization) for replica in up))
     registry = CollectorRegistry()
-    registry.register(_Collected([*_own(fleet), *merge(dict(zip([each.name for each in replicas], pages)))]))
+    registry.register(_Collected([*_own(fleet, replicas), *merge(dict(zip([each.name for each in up], pages)))]))
     return generate_latest(registry)
 
 
@@ -52,15 +53,19 @@ def merge(pages: dict[str, str]) -> list[Metric]:
     return list(families.values())
 
 
-def _own(fleet: Fleet) -> Iterator[Metric]:
+def _own(fleet: Fleet, replicas: Fleet) -> Iterator[Metric]:
     up = GaugeMetricFamily("mini_vllm_replica_up", "1 if the replica takes requests, else 0.", labels=["replica"])
     load = GaugeMetricFamily("mini_vllm_replica_requests_in_flight", "Requests in flight at the replica.",
                              labels=["replica"])
     routed = CounterMetricFamily("mini_vllm_replica_routed_requests", "Requests that were sent to the replica.",
                                  labels=["replica"])
-    loads = fleet.router.loads
-    for name, replica in fleet.replicas.items():
+    try:
+        loads = numbers_of(fleet.router, "loads", [replica.name for replica in fleet.up()]) or {}
+    except RouterError:
+        loads = {}
+    for name, replica in {**replicas.replicas, **fleet.replicas}.items():
         up.add_metric([name], float(replica.is_up))
+    for name, replica in fleet.replicas.items():
         load.add_metric([name], loads.get(name, 0))
         routed.add_metric([name], replica.num_routed)
     yield from (up, load, routed)

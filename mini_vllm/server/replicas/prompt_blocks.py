@@ -13,6 +13,10 @@ from mini_vllm.routing.base import Block
 
 #: A block of text is about as long as a block of tokens.
 BLOCK_CHARS, BLOCK_TOKENS = 64, 16
+#: A longer name of a model is cut: the router keeps it with every block.
+MAX_MODEL_CHARS = 200
+#: The length of the beginning of a prompt that is shown.
+MAX_SHOWN = 100
 
 
 def read_fields(body: bytes) -> Mapping[str, Any]:
@@ -28,7 +32,8 @@ def prompts_of(fields: Mapping[str, Any]) -> list[Any]:
     """Return the prompts of a request: each a text, a list of token ids, or the messages of a chat as one text."""
     if "messages" in fields:
         messages = fields["messages"] if isinstance(fields["messages"], list) else []
-        return ["".join(json.dumps(part) for part in (fields.get("tools"), *messages))]
+        tools = [fields["tools"]] if fields.get("tools") else []
+        return ["".join(json.dumps(part) for part in (*tools, *messages))]
     prompt = fields.get("prompt")
     is_batch = isinstance(prompt, list) and prompt and all(isinstance(each, (str, list)) for each in prompt)
     return prompt if is_batch else [prompt]  # type: ignore[return-value]  # a batch is a list
@@ -49,5 +54,33 @@ def blocks_of(fields: Mapping[str, Any], caller: str | None) -> list[Block]:
         size, prompt = BLOCK_TOKENS, tuple(prompt)
     else:
         size, prompt = BLOCK_CHARS, ""
-    owner = str(fields.get("model")), caller
+    owner = str(fields.get("model"))[:MAX_MODEL_CHARS], caller
     return [(owner, prompt[start:start + size]) for start in range(0, len(prompt) - size + 1, size)]
+
+
+def owner_of(block: Any) -> tuple[str, str | None]:
+    """Return the model and the caller of a block."""
+    owner: tuple[str, str | None] = block[0]
+    return owner
+
+
+def piece_of(block: Any) -> str | tuple[int, ...]:
+    """Return the text of a block, or its token ids."""
+    piece: str | tuple[int, ...] = block[1]
+    return piece
+
+
+def beginning_of(fields: Mapping[str, Any]) -> str:
+    """Return the beginning of the first prompt, to show it to a person."""
+    if not isinstance(fields.get("messages"), list):
+        return shown(prompts_of(fields)[0])
+    contents = [message.get("content") for message in fields["messages"] if isinstance(message, dict)]
+    return shown(next((content for content in contents if content), ""))
+
+
+def shown(piece: object) -> str:
+    """Return the beginning of a text in one line, or of the token ids or the parts of a message."""
+    if isinstance(piece, (list, tuple)):
+        parts = (part.get("text", "") if isinstance(part, dict) else part for part in piece[:MAX_SHOWN])
+        piece = " ".join(map(str, parts))
+    return " ".join(piece[:4 * MAX_SHOWN].split())[:MAX_SHOWN] if isinstance(piece, str) else ""

@@ -38,11 +38,14 @@ def passed_on(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 class ProxyResponse(Response):
-    """The answer of a replica. With ``blocks``, the router chooses the replica; without, it is the first one."""
+    """The answer of a replica. With ``blocks``, the router chooses the replica; without, it is the first one.
 
-    def __init__(self, fleet: Fleet, body: bytes, blocks: Sequence[Block] | None = None) -> None:
+    ``text`` is the beginning of the prompt.
+    """
+
+    def __init__(self, fleet: Fleet, body: bytes, blocks: Sequence[Block] | None = None, text: str = "") -> None:
         super().__init__()
-        self.fleet, self.request_body, self.blocks = fleet, body, blocks
+        self.fleet, self.request_body, self.blocks, self.text = fleet, body, blocks, text
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, unless the client disconnects first."""
@@ -67,13 +70,14 @@ class ProxyResponse(Response):
         """Ask replicas until one answers. Raise ApiError if none does."""
         num_sent = 0
         for _ in range(len(self.fleet.replicas) + MAX_SENT):
-            attempt = _Attempt(scope, send, self.request_body)
+            attempt = Attempt(scope, send, self.request_body)
             if self.blocks is None:
                 replica = self.fleet.first()
                 is_done = await self._ask(replica, attempt)
             else:
-                async with self.fleet.routed(uuid.uuid4().hex, self.blocks) as replica:
+                async with self.fleet.routed(uuid.uuid4().hex, self.blocks, self.text) as (replica, decision):
                     is_done = await self._ask(replica, attempt)
+                    decision.status = attempt.outcome
             if is_done:
                 return
             num_sent += attempt.was_sent
@@ -83,7 +87,7 @@ class ProxyResponse(Response):
             self.fleet.num_moved += 1
         raise retry_later(503, "no replica could be reached; try again later", "no_replica", RETRY_AFTER_S)
 
-    async def _ask(self, replica: Replica, attempt: _Attempt) -> bool:
+    async def _ask(self, replica: Replica, attempt: Attempt) -> bool:
         """Return whether the client has its answer; False if the request must go to another replica."""
         try:
             async with replica.connections.ask(attempt.method, attempt.target, attempt.headers,
@@ -97,8 +101,7 @@ class ProxyResponse(Response):
                 return False
             await attempt.send_whole(answer, body, replica.name)
         except ReplicaError as error:
-            self.fleet.leave(replica, error)
-            replica.suspect.set()
+            self.fleet.failed(replica, error)
             attempt.was_sent = error.was_sent
             if not attempt.has_begun:
                 return False
@@ -106,7 +109,7 @@ class ProxyResponse(Response):
         return True
 
 
-class _Attempt:
+class Attempt:
     """One request to one replica, and how much of its answer the client has."""
 
     def __init__(self, scope: Scope, send: Send, body: bytes) -> None:
@@ -117,9 +120,11 @@ class _Attempt:
         self.headers = passed_on(scope["headers"])
         self._send = send
         self.has_begun = self.was_sent = False
+        #: The status of the answer, or a few words if the client did not get one from this replica.
+        self.outcome = "moved"
 
     async def _start(self, answer: Answer, replica: str, headers: Headers = ()) -> None:
-        self.has_begun = True
+        self.has_begun, self.outcome = True, str(answer.status)
         await self._send({"type": "http.response.start", "status": answer.status, "headers": [
             *passed_on(answer.headers), *headers, (REPLICA_HEADER, replica.encode())]})
 
@@ -141,6 +146,7 @@ class _Attempt:
 
     async def break_off(self, replica: str) -> None:
         """End a stream whose replica has died."""
+        self.outcome = "broke off"
         error = ApiError(503, f"{replica} failed while it computed this answer; send the request again",
                          code="replica_failed")
         await self._send({"type": "http.response.body", "body": event(error.to_dict()) + DONE})
