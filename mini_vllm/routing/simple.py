@@ -16,7 +16,7 @@ class RoundRobinRouter(Router):
         super().__init__(replicas)
 
     def _choose(self, blocks: Sequence[Block]) -> str:
-        return list(self._loads)[self._num_routed % len(self._loads)]
+        return list(self.loads)[self._num_routed % len(self.loads)]
 
     def _remember(self, replica: str, blocks: Sequence[Block]) -> None:
         self._num_routed += 1
@@ -30,4 +30,4 @@ class FirstBlockRouter(Router):
 
     def _choose(self, blocks: Sequence[Block]) -> str:
         first = blocks[0] if len(blocks) else None
-        return max(self._loads, key=lambda replica: zlib.crc32(f"{replica} {first!r}".encode("utf-8", "replace")))
+        return max(self.loads, key=lambda replica: zlib.crc32(f"{replica} {first!r}".encode("utf-8", "replace")))
