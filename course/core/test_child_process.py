@@ -55,8 +55,11 @@ def test_what_it_started_goes_with_it(start, way):
 
 #: Starts a supervised process that inherits a descriptor, and watches it until a signal comes.
 SUPERVISOR = """
-import os, pathlib, sys
+import os, pathlib, signal, sys
 from course.core.child_process import ChildProcess, ending_on_signals
+# A suite that runs under nohup, or in the background of a script, inherits ignored signals.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sleeper = [sys.executable, '-S', '-c', "import time; print('started', flush=True); time.sleep(600)"]
 is_told = []
 def look():
