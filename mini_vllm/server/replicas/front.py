@@ -93,7 +93,7 @@ def _add_routes(app: FastAPI, fleet: Fleet, replicas: Fleet) -> None:
         return Response(await merged_metrics(fleet, replicas, request.headers.get("authorization")),
                         media_type=METRICS_TYPE)
 
-    app.include_router(replicas_router(fleet))
+    app.include_router(replicas_router(fleet, replicas))
 
     @app.api_route("/{path:path}", methods=METHODS)
     async def other(request: Request) -> Response:
