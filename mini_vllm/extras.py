@@ -11,6 +11,7 @@ EXTRAS = {
     "bench": {"mlx_lm": "mlx-lm", "matplotlib": "matplotlib"},
     "png": {"resvg_py": "resvg-py"},
     "structured": {"llguidance": "llguidance"},
+    "cluster": {"sglang_router": "sglang-router", "vllm_router": "vllm-router"},
     "hub": {"huggingface_hub": "huggingface_hub"},
 }
 PROJECT = Path(__file__).resolve().parents[1]

@@ -94,6 +94,10 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
                           "of this machine (default: one server, without a router)")
     replicas.add_argument("--worker", action="append", metavar="URL", help="also use this server, on another machine "
                           "for example; may be given several times")
+    replicas.add_argument("--router", choices=("own", "sglang", "vllm"), default="own", help="what chooses the replica "
+                          "for a request: this project's router, sglang-router or vllm-router (default: %(default)s)")
+    replicas.add_argument("--router-path", type=Path, metavar="FILE", help="the executable of the router (default: the "
+                          "one next to Python, or on the PATH)")
     group = _add_engine_options(parser)
     group.add_argument("--max-num-seqs", type=int, default=64, metavar="N", help="how many texts are computed at "
                        "once (default: %(default)s)")

@@ -42,6 +42,11 @@ def run_serve(arguments: argparse.Namespace) -> int:
         tell(f"Serving {names} at {address}/v1, each loaded on first use.\n"
              f"Open {address}/ to see the engine at work. Ctrl-C stops.")
 
+    if not is_front and arguments.router != "own":
+        raise ValueError(f"--router {arguments.router} needs --replicas or --worker")
+    if arguments.router == "own" and arguments.router_path is not None:
+        raise ValueError(f"--router-path is {str(arguments.router_path)!r}, and --router is own; say which router "
+                         "this is: --router sglang or --router vllm")
     if is_front:
         return _run_front(arguments, settings)
     serve(settings, say_where)
@@ -50,18 +55,21 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 def _run_front(arguments: argparse.Namespace, settings: ServerSettings) -> int:
     """Serve through replicas, until told to stop."""
+    from mini_vllm.server.replicas.production import find_router
     from mini_vllm.server.replicas.serving import MAX_REPLICAS, serve_replicas
     num_replicas = whole_number("--replicas", arguments.replicas, 0, MAX_REPLICAS)
     check_memory(settings, num_replicas)
     workers = tuple(arguments.worker or ())
+    router = None if arguments.router == "own" else find_router(arguments.router, arguments.router_path)
+    behind = "" if router is None else f" behind {router[0]}"
 
     def say_where(address: str) -> None:
         tell_slow_blas()
         names = ", ".join(map(short_name, settings.models))
         tell(f"Serving {names} at {address}/v1, with {num_replicas} replicas on this machine and {len(workers)} other "
-             "workers. Ctrl-C stops.")
+             f"workers{behind}. Ctrl-C stops.")
 
-    serve_replicas(settings, num_replicas, workers, arguments.parts, say_where)
+    serve_replicas(settings, num_replicas, workers, arguments.parts, say_where, router)
     return 0
 
 

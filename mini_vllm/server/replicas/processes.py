@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -25,18 +26,43 @@ STOP_S = 5.0
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class ReplicaProcess:
+class SupervisedProcess(ABC):
+    """A process that is started again when it dies."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._process: asyncio.subprocess.Process | None = None
+
+    @abstractmethod
+    async def start(self) -> Address:
+        """Start the process, and return its address once it serves. Raise ValueError if it does not get that far."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Stop the process, if it runs."""
+
+    async def ended(self) -> int:
+        """Wait until the process ends, and return its exit status."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+
+class ReplicaProcess(SupervisedProcess):
     """One process that serves."""
 
     def __init__(self, name: str, settings: ServerSettings, parts_file: Path | None, num_threads: int) -> None:
-        self.name, self.drain_s = name, settings.drain_s
+        super().__init__(name)
+        self.drain_s = settings.drain_s
         self._orders = pickle.dumps((settings, parts_file))
         #: A user who has set a number of threads keeps it.
         self._environment = {**dict.fromkeys(THREADS, str(num_threads)), **os.environ}
-        self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> Address:
-        """Start the process, and return its address once it listens. Raise ValueError if it does not get that far."""
         # Its own session: Ctrl-C in a terminal reaches the front only, which stops the replicas after their requests.
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "mini_vllm.server.replicas.worker", stdin=asyncio.subprocess.PIPE,
@@ -53,11 +79,6 @@ class ReplicaProcess:
             await self.stop()
             raise ValueError(f"{self.name} did not start within {START_S:g} s") from None
 
-    async def ended(self) -> int:
-        """Wait until the process ends, and return its exit status."""
-        assert self._process is not None
-        return await self._process.wait()
-
     async def stop(self) -> None:
         """Stop the process as SIGTERM does. Kill it if that takes too long."""
         if self._process is None or self._process.returncode is not None:
@@ -70,13 +91,8 @@ class ReplicaProcess:
             self._process.kill()
             await self._process.wait()
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
 
-
-async def start_all(processes: Sequence[ReplicaProcess]) -> dict[str, Address]:
+async def start_all(processes: Sequence[SupervisedProcess]) -> dict[str, Address]:
     """Start all processes and return their addresses. If one cannot be started, stop all, and raise its ValueError."""
     found = await asyncio.gather(*(each.start() for each in processes), return_exceptions=True)
     for each in found:
@@ -87,7 +103,7 @@ async def start_all(processes: Sequence[ReplicaProcess]) -> dict[str, Address]:
 
 
 @asynccontextmanager
-async def kept_alive(processes: Sequence[ReplicaProcess], fleet: Fleet) -> AsyncIterator[None]:
+async def kept_alive(processes: Sequence[SupervisedProcess], fleet: Fleet) -> AsyncIterator[None]:
     """Start each process again when it dies, until the context is left. Then stop all of them."""
     keepers = [asyncio.create_task(_keep(process, fleet)) for process in processes]
     try:
@@ -99,7 +115,7 @@ async def kept_alive(processes: Sequence[ReplicaProcess], fleet: Fleet) -> Async
         await asyncio.gather(*(process.stop() for process in processes))
 
 
-async def _keep(process: ReplicaProcess, fleet: Fleet) -> None:
+async def _keep(process: SupervisedProcess, fleet: Fleet) -> None:
     replica = fleet.replicas[process.name]
     while True:
         status = await process.ended()

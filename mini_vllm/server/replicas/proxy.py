@@ -40,7 +40,7 @@ def passed_on(headers: Headers) -> list[tuple[bytes, bytes]]:
 class ProxyResponse(Response):
     """The answer of a replica. With ``blocks``, the router chooses the replica; without, it is the first one.
 
-    ``text`` is the beginning of the prompt.
+    ``text`` is shown for the prompt.
     """
 
     def __init__(self, fleet: Fleet, body: bytes, blocks: Sequence[Block] | None = None, text: str = "") -> None:
@@ -82,7 +82,7 @@ class ProxyResponse(Response):
                 return
             num_sent += attempt.was_sent
             if num_sent == MAX_SENT:
-                raise retry_later(503, f"{num_sent} replicas failed while they computed this request",
+                raise retry_later(503, f"this request was computed {num_sent} times, and each time the replica failed",
                                   "replica_failed", RETRY_AFTER_S)
             self.fleet.num_moved += 1
         raise retry_later(503, "no replica could be reached; try again later", "no_replica", RETRY_AFTER_S)
@@ -129,15 +129,21 @@ class Attempt:
             *passed_on(answer.headers), *headers, (REPLICA_HEADER, replica.encode())]})
 
     async def stream(self, answer: Answer, replica: str) -> None:
-        """Pass a stream on, event by event: a client could not read half an event before the error."""
-        await self._start(answer, replica)
+        """Pass a stream on, event by event: a client could not read half an event before the error.
+
+        The head waits for the first event. Until then the request can still go to another replica.
+        """
         half = b""
         async for part in answer.parts():
             half += part
             end = max((half.rfind(mark) + len(mark) for mark in EVENT_ENDS if mark in half), default=0)
             if end:
+                if not self.has_begun:
+                    await self._start(answer, replica)
                 await self._send({"type": "http.response.body", "body": half[:end], "more_body": True})
                 half = half[end:]
+        if not self.has_begun:
+            await self._start(answer, replica)
         await self._send({"type": "http.response.body", "body": half})
 
     async def send_whole(self, answer: Answer, body: bytes, replica: str) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from mini_vllm.server.replicas.exchange import Address
 from mini_vllm.server.replicas.fleet import Fleet
 from mini_vllm.server.replicas.front import make_front
 from mini_vllm.server.replicas.processes import ReplicaProcess, kept_alive, start_all
+from mini_vllm.server.replicas.production import RouterFleet, RouterProcess, free_ports
 from mini_vllm.server.replicas.prompt_blocks import BLOCK_TOKENS
 from mini_vllm.server.serving import DrainingServer, address_of, listen
 from mini_vllm.server.settings import ServerSettings
@@ -26,11 +28,12 @@ MAX_REPLICAS = 64
 
 
 def serve_replicas(settings: ServerSettings, num_replicas: int, workers: tuple[str, ...], parts_file: Path | None,
-                   say_where: Callable[[str], None]) -> None:
+                   say_where: Callable[[str], None], router: list[str] | None = None) -> None:
     """Serve through ``num_replicas`` processes and the servers at the URLs in ``workers``, until a signal arrives.
 
-    Call ``say_where`` with the address once all processes listen. Before that, raise ValueError or OSError if the
-    settings cannot be served.
+    With ``router``, the command of a production router, that router chooses the replica for each request. Call
+    ``say_where`` with the address once all processes listen. Before that, raise ValueError or OSError if the settings
+    cannot be served.
     """
     others = {f"worker-{number}": Address.parse(url) for number, url in enumerate(workers)}
     if num_replicas:
@@ -39,20 +42,27 @@ def serve_replicas(settings: ServerSettings, num_replicas: int, workers: tuple[s
     listener = listen(settings)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        asyncio.run(_serve(settings, listener, make_processes(settings, num_replicas, parts_file), others, say_where))
+        processes = make_processes(settings, num_replicas, parts_file, keeps_ports=router is not None)
+        asyncio.run(_serve(settings, listener, processes, others, say_where, router))
     except KeyboardInterrupt:
         pass
     finally:
         listener.close()
 
 
-def make_processes(settings: ServerSettings, num_replicas: int, parts_file: Path | None) -> list[ReplicaProcess]:
-    """Make the processes, not yet started. They share the cores, and the limit on memory if there is one."""
+def make_processes(settings: ServerSettings, num_replicas: int, parts_file: Path | None,
+                   keeps_ports: bool = False) -> list[ReplicaProcess]:
+    """Make the processes, not yet started. They share the cores, and the limit on memory if there is one.
+
+    If ``keeps_ports``, a process that is started again has the same port: a production router looks for it there.
+    """
     limit = settings.max_memory_bytes
     own = replace(settings, host="127.0.0.1", port=0, allowed_hosts=(), parts=None, is_replica=True,
                   memory=None if limit is None else limit // max(num_replicas, 1))
     num_threads = max(1, (os.cpu_count() or 1) // max(num_replicas, 1))
-    return [ReplicaProcess(f"replica-{number}", own, parts_file, num_threads) for number in range(num_replicas)]
+    ports = free_ports(num_replicas) if keeps_ports else [0] * num_replicas
+    return [ReplicaProcess(f"replica-{number}", replace(own, port=port), parts_file, num_threads)
+            for number, port in enumerate(ports)]
 
 
 def make_router(engine: EngineConfig) -> CacheAwareRouter:
@@ -63,12 +73,23 @@ def make_router(engine: EngineConfig) -> CacheAwareRouter:
 
 
 async def _serve(settings: ServerSettings, listener: socket.socket, processes: list[ReplicaProcess],
-                 others: dict[str, Address], say_where: Callable[[str], None]) -> None:
+                 others: dict[str, Address], say_where: Callable[[str], None], router: list[str] | None) -> None:
+    routers: list[RouterProcess] = []
     try:
-        fleet = Fleet({**await start_all(processes), **others}, make_router(settings.engine))
-        front = make_front(settings, fleet, lambda: kept_alive(processes, fleet))
+        addresses = {**await start_all(processes), **others}
+        fleet = replicas = Fleet(addresses, make_router(settings.engine))
+        if router is not None:
+            routers = [RouterProcess(router, addresses.values())]
+            fleet = RouterFleet(await start_all(routers))
+
+        @asynccontextmanager
+        async def running() -> AsyncIterator[None]:
+            async with kept_alive(processes, replicas), kept_alive(routers, fleet):
+                yield
+
+        front = make_front(settings, fleet, running, None if fleet is replicas else replicas)
         say_where(address_of(listener))
         await DrainingServer(front, settings).serve(sockets=[listener])
-    except asyncio.CancelledError:  # Ctrl-C while the processes start
-        await asyncio.gather(*(process.stop() for process in processes))
+    except BaseException:  # Ctrl-C while the processes start, or a router that does not start
+        await asyncio.gather(*(process.stop() for process in (*routers, *processes)))
         raise

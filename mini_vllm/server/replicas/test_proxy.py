@@ -18,6 +18,13 @@ EVENTS = [b'data: {"n":1}\n\n', b'data: {"n":2}\n\n', b"data: [DONE]\n\n"]
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nConnection: close\r\n\r\n"
 
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def chunk(data):
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
 def whole(content, status=b"200 OK"):
     body = json.dumps(content).encode()
     return b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
@@ -45,7 +52,7 @@ class Worker:
     async def _serve(self, reader, writer):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"GET /health"):
+            if head.startswith((b"GET /health", b"GET /readiness")):
                 writer.write(self.health)
             else:
                 length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
@@ -185,7 +192,8 @@ def test_a_replica_that_cannot_be_reached_is_skipped():
     with_workers(main)
 
 
-@pytest.mark.parametrize("sent", [b"", whole({"from": "a"})[:-4]], ids=["nothing", "half of a whole answer"])
+@pytest.mark.parametrize("sent", [b"", whole({"from": "a"})[:-4], CHUNKED, CHUNKED + chunk(EVENTS[0][:-1])],
+                         ids=["nothing", "half of a whole answer", "the head of a stream", "half of an event"])
 def test_a_request_that_has_not_started_goes_elsewhere(sent):
     async def main(app, fleet, a, b):
         async def answer(writer):
@@ -206,8 +214,7 @@ def test_a_stream_that_has_started_ends_with_an_error():
         may_die = asyncio.Event()
 
         async def answer(writer):
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-                         b"%x\r\n%s\r\n" % (len(EVENTS[0]) + 9, EVENTS[0] + b"data: {\"n"))
+            writer.write(CHUNKED + chunk(EVENTS[0] + b"data: {\"n"))
             await may_die.wait()
             die(writer)
 
@@ -222,6 +229,48 @@ def test_a_stream_that_has_started_ends_with_an_error():
         assert first == {"n": 1} and client.has_ended
         assert (error["code"], error["type"]) == ("replica_failed", "service_unavailable_error")
         assert "a failed" in error["message"] and b.num_asked == 0
+
+    with_workers(main)
+
+
+@pytest.mark.parametrize("num_events", [0, 1])
+def test_when_a_replica_is_killed_every_client_gets_an_answer_or_an_error_and_no_waiting_request_is_lost(num_events):
+    """Streams and whole answers are mixed. The replica dies when each stream has ``num_events`` events."""
+    async def main(app, fleet, a, b):
+        clients = [Client(PATH, {"model": "m", "prompt": LONG, "stream": number % 2 == 1}) for number in range(16)]
+        held, may_end = {"a": [], "b": []}, asyncio.Event()
+
+        def worker_that_holds(worker):
+            async def answer(writer):
+                is_stream = json.loads(worker.requests[-1][1])["stream"]
+                held[worker.name].append(is_stream)
+                if is_stream:
+                    writer.write(CHUNKED + b"".join(map(chunk, EVENTS[:num_events])))
+                await may_end.wait()
+                if worker is a:
+                    die(writer)
+                else:
+                    rest = b"".join(map(chunk, EVENTS[num_events:])) + chunk(b"")
+                    writer.write(rest if is_stream else whole({"from": "b"}))
+            return answer
+
+        for worker in (a, b):
+            worker.answer = worker_that_holds(worker)
+        tasks = [asyncio.create_task(client.ask(app)) for client in clients]
+        while len(held["a"] + held["b"]) < len(clients):
+            await asyncio.sleep(0)
+        for client in clients[1::2] if num_events else ():
+            await client.has_begun.wait()
+        num_at_a, num_streams_at_a = len(held["a"]), sum(held["a"])
+        assert 0 < num_streams_at_a < num_at_a < len(clients)
+        a.server.close()
+        may_end.set()
+        await asyncio.gather(*tasks)
+        assert [client.json() for client in clients[::2]] == [{"from": "b"}] * 8, "no byte was sent: none is lost"
+        ends = [client.events()[-1].get("error", {}).get("code") for client in clients[1::2]]
+        num_broken = num_streams_at_a if num_events else 0
+        assert sorted(map(str, ends)) == ["None"] * (8 - num_broken) + ["replica_failed"] * num_broken
+        assert fleet.num_moved == num_at_a - num_broken
 
     with_workers(main)
 
