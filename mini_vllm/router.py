@@ -18,9 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mini_vllm.checks import real_number, whole_number
-from mini_vllm.routing.base import Block, RequestsInFlight, Router
-
-__all__ = ["CacheAwareRouter", "PrefixMap", "RequestsInFlight"]
+from mini_vllm.routing.base import Block, Router
 
 DEFAULT_MAX_BLOCKS = 2**14
 DEFAULT_MAX_IMBALANCE = 16

@@ -160,16 +160,28 @@ def _check_starter(lab: Lab, expected: str) -> list[str]:
 
 
 def _check_engine_signatures(lab: Lab, solution: str) -> list[str]:
-    """Check that one of the engine modules has every public name of the lab, with its parameters and defaults first."""
+    """Check that one of the engine modules has every public name of the lab, with its parameters and defaults first.
+
+    A class may inherit a method from a class that an earlier module, or the same one, defines before it.
+    """
     if not lab.engine:
         return []
     engine: dict[str, tuple[str, str]] = {}  # symbol → the file that defines it, and its signature
+    bases: dict[str, list[str]] = {}
     for module in lab.engine:
         path = lab.module_path(module)
         if not path.is_file():
             return [f"lab.json names the engine module {module}, but there is no {lab.relative(path)}"]
-        for symbol, (signature, _) in declarations(path.read_text(encoding="utf-8")).items():
+        source = path.read_text(encoding="utf-8")
+        for symbol, (signature, _) in declarations(source).items():
             engine[symbol] = lab.relative(path), signature
+        bases |= {node.name: [ast.unparse(base) for base in node.bases] for node in ast.parse(source).body
+                  if isinstance(node, ast.ClassDef)}
+    for kind, parents in bases.items():
+        for symbol, found in list(engine.items()):
+            parent, _, method = symbol.partition(".")
+            if method and parent in parents:
+                engine.setdefault(f"{kind}.{method}", found)
     files = " and ".join(lab.relative(lab.module_path(module)) for module in lab.engine)
     problems = []
     for symbol, (signature, _) in declarations(solution).items():
