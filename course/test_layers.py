@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent
 #: ``grading`` are named with it, as in ``grading.sandbox``.
 LAYERS = (
     "grading.sandbox.inside", "grading.sandbox", "grading.protocol", "testing", "core", "lab", "eviction",
-    "faster_step", "goodput", "base", "mutants", "expecting", "gauges", "eviction_arena", "goodput_arena",
+    "faster_step", "goodput", "replicas", "base", "mutants", "expecting", "gauges", "eviction_arena", "goodput_arena",
     "exercises", "pytest_run", "grading", "grading.intake", "grading.gradebook", "grading.similarity",
     "grading.export", "grading.remote_lab", "install", "own_engine", "student", "mine", "grading.grade_file",
     "authoring", "grading.class_run", "grading.hostile", "plugin", "commands", "cli", "__init__",

@@ -403,7 +403,6 @@ MUTANTS = [
         by="        return self._loads\n",
         killed_by="test_task_3_a_caller_may_change_what_it_got",
         breaks="RequestsInFlight.loads: Each call returns a new dict",
-        only_in_process=True,
     ),
     # ---- Task 4
     Mutant(
