@@ -62,6 +62,8 @@ def make_parser() -> argparse.ArgumentParser:
     serve.add_argument("--model", default="tiny-tales", help="default: %(default)s")
     serve.add_argument("--port", type=int, default=8000, help="default: %(default)s")
     serve.add_argument("--draft", action="store_true", help="guess tokens with your drafter of lab 6.1")
+    serve.add_argument("--replicas", type=int, default=0, metavar="N",
+                       help="start N servers, and let your router of lab 6.3 choose one for each request")
     demo = command("demo", "serve three requests with your KV cache manager and your block pool")
     demo.add_argument("what", nargs="?", choices=DEMOS, default=DEMOS[0], help="default: %(default)s")
     bench = command("bench", "measure the operations of your block pool, in a small and in a large pool")
@@ -162,7 +164,7 @@ def _run(arguments: argparse.Namespace) -> int:
             names = [name for names in arguments.lab for name in names.split(",") if name]
             return course.run(RunOptions(arguments.prompt, arguments.model, names, arguments.strict, arguments.trace))
         case "serve":
-            return course.serve(arguments.model, arguments.port, arguments.draft)
+            return course.serve(arguments.model, arguments.port, arguments.draft, arguments.replicas)
         case "demo":
             return course.demo()
         case "bench":

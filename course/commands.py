@@ -280,8 +280,8 @@ class Course:
             raise LabError(f"{wish.prompt!r} would be used as the prompt. To run a lab: course run --lab {wish.prompt}")
         return RunCommand(self.root, self.labs, self.progress, self.console).run(wish)
 
-    def serve(self, model: str, port: int, draft: bool = False) -> int:
-        return OwnServer(self.labs, self.console, self._passes).serve(model, port, draft)
+    def serve(self, model: str, port: int, draft: bool = False, num_replicas: int = 0) -> int:
+        return OwnServer(self.labs, self.console, self._passes).serve(model, port, draft, num_replicas)
 
     def demo(self) -> int:
         return Showpieces(self.labs, self.console, self._passes).demo_blocks()

@@ -51,6 +51,7 @@ class _Settings:
     given: tuple[str, ...]
     surface: dict[str, str]
     reference: str
+    router: str
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,8 @@ class Lab:
                              settings.get("time_factor", 1.0), settings.get("minutes"),
                              ScoreSettings.of(settings["score"]) if "score" in settings else None,
                              tuple(settings.get("bare", ())), tuple(settings.get("given", ())),
-                             dict(settings.get("surface", {})), settings.get("reference", ""))
+                             dict(settings.get("surface", {})), settings.get("reference", ""),
+                             settings.get("router", ""))
         except FileNotFoundError:
             raise LabError(f"{self.relative(path)} is missing") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -199,6 +201,11 @@ class Lab:
     def reference(self) -> str:
         """The module of the course whose CPU time the lab's file is compared with; "" if there is none."""
         return self._settings.reference
+
+    @property
+    def router(self) -> str:
+        """The name of the class that routes requests in ``course serve --replicas``; "" if the lab has none."""
+        return self._settings.router
 
     @property
     def now(self) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course.lab import base_labs
-from course.lab.lab import Lab, LabError, find_lab
+from course.lab.lab import Lab, LabError, discover, find_lab
 
 if TYPE_CHECKING:
     from mini_vllm.engine_config import EngineParts
@@ -157,6 +157,21 @@ def build(files: Mapping[str, Path], labs: Sequence[Lab]) -> EngineParts:
                     raise LabError(f"lab {lab.number}: {module.__file__} has no {name}")
                 parts[slot] = _adapted(lab, getattr(module, name))
     return EngineParts(**parts)
+
+
+def write_parts_file(path: Path, pieces: Pieces) -> None:
+    """Write a file for ``mini-vllm serve --parts``: another process that runs it gets these pieces."""
+    files = {number: str(file.resolve()) for number, file in pieces.files.items()}
+    root = str(pieces.labs[0].root) if pieces.labs else ""
+    numbers = [lab.number for lab in pieces.labs]
+    path.write_text("from course.lab.parts import build_in\n\n"
+                    f"parts = build_in({root!r}, {files!r}, {numbers!r})\n", encoding="utf-8")
+
+
+def build_in(root: str, files: Mapping[str, str], numbers: Sequence[str]) -> EngineParts:
+    """Build the pieces of these labs of the course in ``root``; see ``build``."""
+    labs = discover(Path(root)) if numbers else []
+    return build({number: Path(file) for number, file in files.items()}, [find_lab(number, labs) for number in numbers])
 
 
 def _adapted(lab: Lab, piece: Any) -> Any:

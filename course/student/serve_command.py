@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from course.lab.lab import LabError
-from course.lab.parts import Pieces, Seat, build, choose
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from course.lab import base_labs
+from course.lab.lab import Lab, LabError
+from course.lab.parts import Pieces, Seat, build, choose, write_parts_file
 from course.own_engine.requirements import check_machine, check_model, check_server
 from course.student.demo_commands import Showpieces
 from course.student.run_command import show_whose
+
+if TYPE_CHECKING:
+    from mini_vllm.server.settings import ServerSettings
 
 #: A pool that fits on the page at a glance; the page's sliders change it.
 NUM_BLOCKS, BLOCK_SIZE = 128, 16
@@ -15,10 +24,11 @@ NUM_BLOCKS, BLOCK_SIZE = 128, 16
 class OwnServer(Showpieces):
     """The server. Its pieces have passed their tests, so they run in this process."""
 
-    def serve(self, model: str, port: int, draft: bool = False) -> int:
+    def serve(self, model: str, port: int, draft: bool = False, num_replicas: int = 0) -> int:
         """Serve the student's pieces. Raise LabError, before listening, if one of them does not fit or fails.
 
-        With ``draft``, the student's drafter guesses tokens. Then the engine's loop is the reference's.
+        With ``draft``, the student's drafter guesses tokens. Then the engine's loop is the reference's. With
+        ``num_replicas``, this many servers have the pieces, and the student's router chooses one for each request.
         """
         check_machine()
         check_server()
@@ -31,16 +41,47 @@ class OwnServer(Showpieces):
         pieces = choose(self.labs, self.passes, self.file_of)
         if draft:
             pieces = _drafting(pieces)
-        show_whose(pieces, self.console)
+        router = self._router_lab() if num_replicas else None
+        of_router = [Seat("router", router, "" if router else "until lab 6.3 passes")] if num_replicas else []
+        show_whose(Pieces([*pieces.seats, *of_router], pieces.files), self.console)
         config = EngineConfig(model=model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE,
                               num_speculative_tokens=NUM_SPECULATIVE_TOKENS if draft else 0)
         with self._failing_is_told(pieces):
             parts = build(pieces.files, pieces.labs)
             engine_of(config, parts)
         settings = ServerSettings(models=(model,), port=port, engine=config, parts=parts)
-        serve(settings, lambda address: self.console.print(
-            f"\nOpen {address}/ to see your engine at work.\nIts API is at {address}/v1. Ctrl-C stops."))
+        if num_replicas:
+            self._serve_replicas(settings, num_replicas, pieces, router)
+        else:
+            serve(settings, self._say_where)
         return 0
+
+    def _router_lab(self) -> Lab | None:
+        """Return the lab of the student's router; None if it does not pass."""
+        return next((lab for lab in self.labs if lab.router and self.passes(lab)), None)
+
+    def _serve_replicas(self, settings: ServerSettings, num_replicas: int, pieces: Pieces, router: Lab | None) -> None:
+        from mini_vllm.checks import whole_number
+        from mini_vllm.router import CacheAwareRouter
+        from mini_vllm.server.replicas.serving import MAX_REPLICAS, make_router, serve_replicas
+        try:
+            whole_number("--replicas", num_replicas, 1, MAX_REPLICAS)
+        except ValueError as error:
+            raise LabError(str(error)) from None
+        router_class: Any = CacheAwareRouter
+        if router is not None:
+            files = {router.number: self.file_of(router)}
+            with self._failing_is_told(Pieces([Seat("router", router)], files)), base_labs.using(files):
+                router_class = getattr(base_labs.load_base(router.number), router.router)
+                make_router(settings.engine, router_class)
+        with tempfile.TemporaryDirectory() as folder:
+            parts_file = Path(folder) / "parts.py"
+            write_parts_file(parts_file, pieces)
+            serve_replicas(replace(settings, parts=None), num_replicas, (), parts_file, self._say_where,
+                           router_class=router_class)
+
+    def _say_where(self, address: str) -> None:
+        self.console.print(f"\nOpen {address}/ to see your engine at work.\nIts API is at {address}/v1. Ctrl-C stops.")
 
 
 def _drafting(pieces: Pieces) -> Pieces:

@@ -10,6 +10,10 @@ from course.cli import make_parser
 from course.lab.lab import LabError, discover
 from course.student.serve_command import OwnServer
 from mini_vllm.block_pool import BlockPool
+from mini_vllm.engine_config import EngineParts
+from mini_vllm.parts.parts_file import load_parts
+from mini_vllm.router import CacheAwareRouter
+from mini_vllm.scheduler import Scheduler
 
 
 @pytest.fixture
@@ -71,3 +75,50 @@ def test_packages_that_are_missing_are_all_named_at_once(served, monkeypatch):
     with pytest.raises(LabError, match=r"fastapi, uvicorn, prometheus_client: pip install -e \"\.\[serve\]\""):
         own().serve("tiny-tales", 0)
     assert not served
+
+
+@pytest.fixture
+def fronts(monkeypatch):
+    """Return what the front of replicas would have been started with, and the parts that a replica would load."""
+    started = []
+
+    def serve_replicas(settings, num_replicas, workers, parts_file, say_where, router_class):
+        started.append((settings, num_replicas, load_parts(parts_file), router_class))
+        say_where("http://x:1")
+
+    monkeypatch.setattr("mini_vllm.server.replicas.serving.serve_replicas", serve_replicas)
+    return started
+
+
+def test_replicas_have_the_pieces_and_the_front_has_the_router(served, fronts):
+    server = own("2.1", "6.3")
+    assert server.serve("tiny-tales", 8123, num_replicas=2) == 0
+    ((settings, num_replicas, parts, router_class),) = fronts
+    assert not served and num_replicas == 2 and settings.port == 8123 and settings.parts is None
+    assert "lab-01" in parts.block_pool.__init__.__code__.co_filename and parts.scheduler is Scheduler
+    assert "lab-03-router" in router_class.route.__code__.co_filename
+    shown = server.console.file.getvalue()
+    assert "yours, lab 2.1" in shown and "yours, lab 6.3" in shown and "Open http://x:1/" in shown
+
+
+def test_without_a_router_of_ones_own_the_references_routes(served, fronts):
+    server = own()
+    assert server.serve("tiny-tales", 8123, num_replicas=2) == 0
+    ((_, _, parts, router_class),) = fronts
+    assert router_class is CacheAwareRouter and parts == EngineParts()
+    assert "until lab 6.3 passes" in server.console.file.getvalue()
+
+
+def test_a_router_that_breaks_is_told_before_anybody_is_served(served, fronts, tmp_path: Path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("class CacheAwareRouter:\n    def __init__(self, **_):\n        raise ArithmeticError('oh')\n")
+    with pytest.raises(LabError, match="ArithmeticError: oh"):
+        own("6.3", lab_6_3=broken).serve("tiny-tales", 8123, num_replicas=2)
+    assert not served and not fronts
+
+
+@pytest.mark.parametrize("number", [-1, 65])
+def test_an_impossible_number_of_replicas_is_refused(served, fronts, number):
+    with pytest.raises(LabError, match=f"--replicas is {number}, must be a whole number from 1 to 64"):
+        own("2.1").serve("tiny-tales", 8123, num_replicas=number)
+    assert not served and not fronts

@@ -14,6 +14,7 @@ from pathlib import Path
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.resolve_name import find_model
 from mini_vllm.router import CacheAwareRouter
+from mini_vllm.routing.base import Router
 from mini_vllm.server.replicas.exchange import Address
 from mini_vllm.server.replicas.fleet import Fleet
 from mini_vllm.server.replicas.front import make_front
@@ -28,12 +29,13 @@ MAX_REPLICAS = 64
 
 
 def serve_replicas(settings: ServerSettings, num_replicas: int, workers: tuple[str, ...], parts_file: Path | None,
-                   say_where: Callable[[str], None], router: list[str] | None = None) -> None:
+                   say_where: Callable[[str], None], router: list[str] | None = None,
+                   router_class: Callable[..., Router] = CacheAwareRouter) -> None:
     """Serve through ``num_replicas`` processes and the servers at the URLs in ``workers``, until a signal arrives.
 
-    With ``router``, the command of a production router, that router chooses the replica for each request. Call
-    ``say_where`` with the address once all processes listen. Before that, raise ValueError or OSError if the settings
-    cannot be served.
+    A router of ``router_class`` chooses the replica for each request. With ``router``, the command of a production
+    router, that one does. Call ``say_where`` with the address once all processes listen. Before that, raise ValueError
+    or OSError if the settings cannot be served.
     """
     others = {f"worker-{number}": Address.parse(url) for number, url in enumerate(workers)}
     if num_replicas:
@@ -43,7 +45,8 @@ def serve_replicas(settings: ServerSettings, num_replicas: int, workers: tuple[s
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         processes = make_processes(settings, num_replicas, parts_file, keeps_ports=router is not None)
-        asyncio.run(_serve(settings, listener, processes, others, say_where, router))
+        asyncio.run(_serve(settings, listener, processes, others, say_where, router,
+                           make_router(settings.engine, router_class)))
     except KeyboardInterrupt:
         pass
     finally:
@@ -65,19 +68,20 @@ def make_processes(settings: ServerSettings, num_replicas: int, parts_file: Path
             for number, port in enumerate(ports)]
 
 
-def make_router(engine: EngineConfig) -> CacheAwareRouter:
+def make_router(engine: EngineConfig, router_class: Callable[..., Router] = CacheAwareRouter) -> Router:
     """Make a router that remembers as much of each replica as its cache holds, if the number of blocks is known."""
     if engine.num_blocks is None:
-        return CacheAwareRouter()
-    return CacheAwareRouter(max_blocks=max(1, engine.num_blocks * engine.block_size // BLOCK_TOKENS))
+        return router_class()
+    return router_class(max_blocks=max(1, engine.num_blocks * engine.block_size // BLOCK_TOKENS))
 
 
 async def _serve(settings: ServerSettings, listener: socket.socket, processes: list[ReplicaProcess],
-                 others: dict[str, Address], say_where: Callable[[str], None], router: list[str] | None) -> None:
+                 others: dict[str, Address], say_where: Callable[[str], None], router: list[str] | None,
+                 own_router: Router) -> None:
     routers: list[RouterProcess] = []
     try:
         addresses = {**await start_all(processes), **others}
-        fleet = replicas = Fleet(addresses, make_router(settings.engine))
+        fleet = replicas = Fleet(addresses, own_router)
         if router is not None:
             routers = [RouterProcess(router, addresses.values())]
             fleet = RouterFleet(await start_all(routers))

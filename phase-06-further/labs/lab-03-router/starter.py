@@ -67,8 +67,8 @@ class PrefixMap:
             >>> prefixes = PrefixMap(max_blocks=100)
             >>> prefixes.touch("A", ["helpful", "law"])
             >>> prefixes.touch("B", ["helpful"])
-            >>> prefixes.num_cached(["helpful", "law", "tort"])
-            {'A': 2, 'B': 1}
+            >>> prefixes.num_cached(["helpful", "law", "tort"]) == {"A": 2, "B": 1}
+            True
         """
         raise NotImplementedError("Task 1: PrefixMap.touch")
 
@@ -298,8 +298,8 @@ class CacheAwareRouter:
             >>> first = router.route("1", ["helpful", "law"])
             >>> router.remove_replica(first)
             ['1']
-            >>> router.num_cached(["helpful"])[router.route("1", ["helpful", "law"])]
-            1
+            >>> list(router.num_cached(["helpful"]).values())
+            [0]
         """
         raise NotImplementedError("Task 4: CacheAwareRouter.remove_replica")
 
