@@ -189,3 +189,11 @@ def test_a_get_loads_nothing_and_says_what_does(folder):
         assert (await ask("POST", "/live/model", {"model": name})).json()["model"] == name
         assert [served.name for served in shelf.loaded()] == [name]
     run(folder, script)
+
+
+def test_a_single_server_has_no_replicas(folder):
+    async def script(ask, shelf, name):
+        for path in ("/live/replicas", "/replicas/replica-0/live/models"):
+            assert (await ask("GET", path)).status_code == 404
+
+    run(folder, script)

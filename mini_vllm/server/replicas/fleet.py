@@ -58,16 +58,17 @@ class Fleet:
                      text: str = "") -> AsyncIterator[tuple[Replica, Decision]]:
         """Choose a replica for a request, and count the request there. Raise ApiError if no replica is up.
 
-        The caller sets the status of the decision. ``text`` is the beginning of the prompt.
+        The caller sets the status of the decision. ``text`` is shown for the prompt.
         """
         decision = self.log.begin(self.router, [replica.name for replica in self.up()], text, blocks)
         try:
             replica = self._choose(request_id, blocks, decision)
-            yield replica, decision
-            replica.num_answered += decision.was_answered
+            try:
+                yield replica, decision
+            finally:
+                replica.num_answered += decision.was_answered
         finally:
             self._finished(request_id, decision)
-            decision.end()
 
     def _choose(self, request_id: str, blocks: Sequence[Block], decision: Decision) -> Replica:
         try:

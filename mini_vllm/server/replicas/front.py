@@ -28,7 +28,7 @@ from mini_vllm.server.errors import ApiError, add_handlers, json_response
 from mini_vllm.server.replicas.fleet import Fleet
 from mini_vllm.server.replicas.live_replicas import replicas_router
 from mini_vllm.server.replicas.merged_metrics import merged_metrics
-from mini_vllm.server.replicas.prompt_blocks import beginning_of, blocks_of, num_texts, read_fields
+from mini_vllm.server.replicas.prompt_blocks import blocks_of, num_texts, read_fields, summary_of
 from mini_vllm.server.replicas.proxy import ProxyResponse
 from mini_vllm.server.settings import ServerSettings
 from mini_vllm.server.shutdown import DrainGate, Farewell
@@ -76,7 +76,7 @@ def _add_routes(app: FastAPI, fleet: Fleet, replicas: Fleet) -> None:
         body, caller = await request.body(), caller_of(request)
         fields = read_fields(body)
         caller.pay_for(num_texts(fields))
-        return ProxyResponse(fleet, body, blocks_of(fields, caller.name), beginning_of(fields))
+        return ProxyResponse(fleet, body, blocks_of(fields, caller.name), summary_of(fields))
 
     @app.head("/health")
     @app.get("/health")

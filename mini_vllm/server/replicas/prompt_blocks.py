@@ -15,7 +15,7 @@ from mini_vllm.routing.base import Block
 BLOCK_CHARS, BLOCK_TOKENS = 64, 16
 #: A longer name of a model is cut: the router keeps it with every block.
 MAX_MODEL_CHARS = 200
-#: The length of the beginning of a prompt that is shown.
+#: At most about as much of a prompt is shown.
 MAX_SHOWN = 100
 
 
@@ -70,8 +70,8 @@ def piece_of(block: Any) -> str | tuple[int, ...]:
     return piece
 
 
-def beginning_of(fields: Mapping[str, Any]) -> str:
-    """Return the beginning of the first prompt, to show it to a person."""
+def summary_of(fields: Mapping[str, Any]) -> str:
+    """Return the first prompt, or the first message of a chat, as ``shown``."""
     if not isinstance(fields.get("messages"), list):
         return shown(prompts_of(fields)[0])
     contents = [message.get("content") for message in fields["messages"] if isinstance(message, dict)]
@@ -79,8 +79,12 @@ def beginning_of(fields: Mapping[str, Any]) -> str:
 
 
 def shown(piece: object) -> str:
-    """Return the beginning of a text in one line, or of the token ids or the parts of a message."""
+    """Return a text in one line, or the token ids or the parts of a message. The middle of a long one is left out."""
     if isinstance(piece, (list, tuple)):
         parts = (part.get("text", "") if isinstance(part, dict) else part for part in piece[:MAX_SHOWN])
         piece = " ".join(map(str, parts))
-    return " ".join(piece[:4 * MAX_SHOWN].split())[:MAX_SHOWN] if isinstance(piece, str) else ""
+    if not isinstance(piece, str):
+        return ""
+    if len(piece) > MAX_SHOWN:
+        piece = f"{piece[:MAX_SHOWN // 2]}…{piece[-MAX_SHOWN // 2:]}"
+    return " ".join(piece.split())

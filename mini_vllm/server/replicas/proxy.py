@@ -76,8 +76,10 @@ class ProxyResponse(Response):
                 is_done = await self._ask(replica, attempt)
             else:
                 async with self.fleet.routed(uuid.uuid4().hex, self.blocks, self.text) as (replica, decision):
-                    is_done = await self._ask(replica, attempt)
-                    decision.status = attempt.outcome
+                    try:
+                        is_done = await self._ask(replica, attempt)
+                    finally:
+                        decision.status = attempt.outcome
             if is_done:
                 return
             num_sent += attempt.was_sent
@@ -98,12 +100,14 @@ class ProxyResponse(Response):
                 body = await answer.body()
             if answer.status == 503 and _code(body) == "stopping":
                 self.fleet.leave(replica, "it is stopping")
+                attempt.outcome = "replica stopping"
                 return False
             await attempt.send_whole(answer, body, replica.name)
         except ReplicaError as error:
             self.fleet.failed(replica, error)
             attempt.was_sent = error.was_sent
             if not attempt.has_begun:
+                attempt.outcome = "replica failed"
                 return False
             await attempt.break_off(replica.name)
         return True
@@ -120,11 +124,11 @@ class Attempt:
         self.headers = passed_on(scope["headers"])
         self._send = send
         self.has_begun = self.was_sent = False
-        #: The status of the answer, or a few words if the client did not get one from this replica.
-        self.outcome = "moved"
+        #: The status of the answer, or a few words if the client did not get all of it from this replica.
+        self.outcome = "client left"
 
     async def _start(self, answer: Answer, replica: str, headers: Headers = ()) -> None:
-        self.has_begun, self.outcome = True, str(answer.status)
+        self.has_begun = True
         await self._send({"type": "http.response.start", "status": answer.status, "headers": [
             *passed_on(answer.headers), *headers, (REPLICA_HEADER, replica.encode())]})
 
@@ -140,13 +144,17 @@ class Attempt:
             if end:
                 if not self.has_begun:
                     await self._start(answer, replica)
+                if half[:end].endswith(DONE):  # many clients leave now
+                    self.outcome = str(answer.status)
                 await self._send({"type": "http.response.body", "body": half[:end], "more_body": True})
                 half = half[end:]
         if not self.has_begun:
             await self._start(answer, replica)
+        self.outcome = str(answer.status)
         await self._send({"type": "http.response.body", "body": half})
 
     async def send_whole(self, answer: Answer, body: bytes, replica: str) -> None:
+        self.outcome = str(answer.status)
         await self._start(answer, replica, [(b"content-length", str(len(body)).encode())])
         await self._send({"type": "http.response.body", "body": body})
 

@@ -14,7 +14,6 @@ from mini_vllm.server.replicas.router_numbers import RouterError, failure, numbe
 
 #: The number of decisions, of different prompts, and of blocks of a prompt that are kept.
 MAX_DECISIONS, MAX_PROMPTS, MAX_BLOCKS = 50, 16, 32
-RUNNING = "running"
 
 
 @dataclass
@@ -22,25 +21,20 @@ class Decision:
     """Where the router sent a request, and what happened there. A request that is sent again gets a new decision."""
 
     number: int
-    #: The beginning of the prompt.
+    #: What is shown of the prompt.
     text: str
     num_blocks: int
     #: Replica → the number of cached blocks that the router expected there before it decided, if it can tell.
     expected: dict[str, int] | None = None
     replica: str | None = None
     #: The status of the answer, or a few words if there is none.
-    status: str = RUNNING
+    status: str = "running"
     #: How the router failed.
     error: str | None = None
 
     def fail(self, name: str, error: Exception) -> None:
         """Note that the method ``name`` of the router raised an error."""
         self.error = str(failure(name, error))
-
-    def end(self) -> None:
-        """Note that the request is over."""
-        if self.status == RUNNING:
-            self.status = "client left"
 
     @property
     def was_answered(self) -> bool:

@@ -56,6 +56,12 @@ export class Controls {
     this.find("said").textContent = text;
   }
 
+  // Another engine is shown now.
+  leave() {
+    this.clock?.abort();
+    Object.assign(this, { clock: null, speed: 0 });
+  }
+
   // Another page has resumed the engine, or the engine is gone.
   #stopClock(clock, error) {
     if (clock.signal.aborted) return;

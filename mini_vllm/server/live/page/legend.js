@@ -4,6 +4,7 @@ import { Cast } from "./cast.js";
 import { make } from "./dom.js";
 import { drawBox, drawCross, drawDrafts, drawEar, drawEnd, drawLine, drawPearls, drawRing } from "./marks.js";
 import { GOOD_ENDS, ON_COLOUR } from "./palette.js";
+import { drawBar } from "./replicas.js";
 import { drawBlock, fillBlock, haloOf } from "./strip.js";
 import { shape, textAt } from "./svg.js";
 
@@ -74,6 +75,14 @@ function root(svg) {
   textAt(svg, WIDE / 2, 14.5, "root", 10, "ink", { "text-anchor": "middle" });
 }
 
+// A bar of the replicas, or the sign of a replica.
+const belief = (part) => (svg) => drawBar(shape(svg, "svg", { x: 0, y: 6, width: WIDE, height: 10 }), A, part, WIDE - 2);
+
+function replica(svg) {
+  shape(svg, "rect", { x: 3, y: 3, width: 28, height: 16, rx: 8, fill: A, stroke: "line", "stroke-width": 0.75 });
+  textAt(svg, 17, 15, "R0", 11.5, ON_COLOUR, { "text-anchor": "middle", "font-weight": "bold" });
+}
+
 // ---- the legends
 
 // Larger cells contain the block's number and the number of its owners.
@@ -130,6 +139,12 @@ export const LEGENDS = {
     ["request", "letter and colour of the request", chip],
     ["used", "a block that only this request holds", bareCell("used")],
     ["shared", "slanted line: shared by several requests", bareCell("shared")],
+  ],
+  replicas: [
+    ["replica", "a replica: its letter, number and colour", replica],
+    ["expected", "number after a replica: cached blocks that the router expected there before it chose", words("4")],
+    ["held", "filled part: blocks that the router believes to be cached there", belief(0.6)],
+    ["missing", "empty part: blocks that it does not", belief(0)],
   ],
   tree: [
     ["root", "the beginning of every text", root],

@@ -4,6 +4,7 @@ import { Controls } from "./controls.js";
 import { LessonList } from "./lesson_list.js";
 import { Numbers } from "./numbers.js";
 import { Pane } from "./pane.js";
+import { Replicas } from "./replicas.js";
 import { Server } from "./server.js";
 import { PROMPTS, QUESTIONS, SIZES, SPEED } from "./small_pool.js";
 import { View } from "./view.js";
@@ -17,6 +18,7 @@ class Desk {
     this.view = new View(find);
     this.numbers = new Numbers(find("tiles"), find("queue"), find("sentence"));
     this.controls = new Controls(find, this);
+    this.replicas = new Replicas(find, this.server, (name) => this.showReplica(name));
     this.panes = [];
     this.joined = promised(); // resolved when a snapshot arrives
     this.lessons = new LessonList(find("lessons"), (lesson) => this.setUp(lesson));
@@ -36,9 +38,31 @@ class Desk {
   }
 
   async start() {
+    if (!await this.replicas.begin()) await this.#lookAt();
+    else if (!this.replicas.chosen) find("connection").textContent = "No replica is up.";
+  }
+
+  // Show the engine of one of several replicas. Requests still go where the router sends them.
+  async showReplica(name) {
+    this.controls.leave();
+    for (const pane of this.panes) pane.forgetLetters();
+    this.server.base = `/replicas/${encodeURIComponent(name)}`;
+    find("lessons").closest("section").hidden = true; // the router may send their requests to another replica
+    try {
+      await this.#lookAt();
+    } catch (error) {
+      if (this.replicas.chosen === name) find("connection").textContent = error.message;
+    }
+  }
+
+  async #lookAt() {
+    this.watching?.abort();
+    const watching = this.watching = new AbortController();
     const { models } = await this.server.get("/live/models");
-    find("model").replaceChildren(...models.map((name) => new Option(name, name)));
-    await this.watch(models[0]);
+    if (watching.signal.aborted) return;
+    const chosen = find("model").value;
+    find("model").replaceChildren(...models.map((name) => new Option(name, name, false, name === chosen)));
+    await this.watch(find("model").value);
   }
 
   // Follow one model until another is chosen.
@@ -47,7 +71,9 @@ class Desk {
     this.lessons.leave();
     const watching = this.watching = new AbortController();
     find("connection").textContent = `Loading ${name}…`;
-    this.meet(await this.server.post("/live/model", { model: name }));
+    const model = await this.server.post("/live/model", { model: name });
+    if (watching.signal.aborted) return;
+    this.meet(model);
     if (!this.panes.length) this.#welcome();
     for await (const message of this.server.events(name, watching.signal, () => { find("connection").textContent = "Connection lost. Trying again…"; })) {
       this.#hear(message);
@@ -65,7 +91,7 @@ class Desk {
       this.view.begin(message);
       this.lessons.reset();
       this.joined.resolve();
-      find("connection").textContent = `Watching ${message.header.model ?? this.model.model}`;
+      find("connection").textContent = `Watching ${message.header.model ?? this.model.model}${this.replicas.chosen ? ` at ${this.replicas.chosen}` : ""}`;
     } else if (message.type === "event") {
       const moment = this.view.take(message);
       this.lessons.notice(moment);

@@ -99,8 +99,12 @@ export class Pane {
     if (isChat) this.messages.push({ role: "user", content: prompt });
     Object.assign(body, isChat ? { messages: this.messages } : { prompt });
     const texts = this.#begin(prompt, n);
-    let reply = "", usage = null;
-    for await (const chunk of server.stream(isChat ? "/v1/chat/completions" : "/v1/completions", body, signal)) {
+    let reply = "", usage = null, served = "";
+    const meet = (replica) => {
+      served = replica ? `served by ${replica}` : "";
+      this.note.textContent = replica ? `Sent to ${replica}.` : "";
+    };
+    for await (const chunk of server.stream(isChat ? "/v1/chat/completions" : "/v1/completions", body, signal, meet)) {
       if (chunk.error) throw new Error(chunk.error.message);
       usage = chunk.usage ?? usage;
       for (const choice of chunk.choices) {
@@ -111,7 +115,7 @@ export class Pane {
       }
     }
     if (isChat) { this.messages.push({ role: "assistant", content: reply }); this.prompt.value = ""; }
-    if (usage) this.note.textContent = tellUsage(usage);
+    if (usage) this.note.textContent = [tellUsage(usage), served].filter(Boolean).join(", ");
   }
 
   // Add a line for each sample. Its letter follows when the engine reports the request.
@@ -123,10 +127,15 @@ export class Pane {
       const span = make("span"), line = make("p", { className: "continued" }, span);
       this.output.append(line);
       const text = { requestId: null, isMet: false, line, meet(requestId) { this.requestId = requestId; },
-        add(more) { span.textContent += more; } };
+        add(more) { span.textContent += more; }, forget() { if (this.isMet) line.replaceChildren(span); this.isMet = false; } };
       return text;
     });
     return this.texts;
+  }
+
+  // Remove the letters: another engine is shown now.
+  forgetLetters() {
+    for (const text of this.texts ?? []) text.forget();
   }
 
   // Add the letters of the requests that the engine has reported.

@@ -14,16 +14,18 @@ export class Server {
   // `askForKey(why)` resolves to a key.
   constructor(askForKey) {
     this.askForKey = askForKey;
+    this.base = ""; // of the engine's paths: that of a replica, if there are several
   }
 
-  async #fetch(path, options = {}) {
+  async #fetch(path, options = {}, base = path.startsWith("/live") ? this.base : "") {
     for (;;) {
       const key = sessionStorage.getItem(KEY), headers = { ...options.headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
-      const response = await fetch(path, { ...options, headers, cache: "no-store" });
+      const response = await fetch(base + path, { ...options, headers, cache: "no-store" });
       if (response.ok) return response;
       const message = await response.json().then((body) => body.error.message, () => response.statusText);
       if (response.status !== 401 && !(response.status === 403 && key && path.startsWith("/live"))) throw new ServerError(response.status, message);
-      sessionStorage.setItem(KEY, await this.askForKey(message));
+      this.asking ??= this.askForKey(message).finally(() => { this.asking = null; }); // several requests may need it
+      sessionStorage.setItem(KEY, await this.asking);
     }
   }
 
@@ -39,8 +41,21 @@ export class Server {
     return (await this.#post(path, body)).json();
   }
 
-  async* stream(path, body, signal) {
-    yield* messagesOf(await this.#post(path, body, signal));
+  // The state of all replicas, or null if this is a single server.
+  async replicas() {
+    try {
+      return await (await this.#fetch("/live/replicas", {}, "")).json();
+    } catch (error) {
+      if (error.status === 404) return null;
+      throw error;
+    }
+  }
+
+  // `meet(replica)` is called with the name of the replica that answers, or null, before the first message.
+  async* stream(path, body, signal, meet) {
+    const response = await this.#post(path, body, signal);
+    meet(response.headers.get("x-mini-vllm-replica"));
+    yield* messagesOf(response);
   }
 
   // Load a model that was unloaded. Returns false if that is not possible now.
