@@ -25,7 +25,8 @@ def main() -> int:
             printed = io.StringIO()
             with contextlib.redirect_stdout(Tee(sys.stdout, printed)):
                 status = measure(arguments)
-            results.save(as_dict(f"python tools/measure {arguments.name}", printed.getvalue()))
+            how = "".join(f" --{name}" for name in ("http", "kill") if getattr(arguments, name, False))
+            results.save(as_dict(f"python tools/measure {arguments.name}{how}", printed.getvalue()))
             return status
     except ValueError as error:  # a LoadError is a ValueError
         print(f"python tools/measure: {error}", file=sys.stderr)
@@ -115,8 +116,13 @@ def make_parser() -> argparse.ArgumentParser:
     stall = names.add_parser("stall")
     stall.add_argument("--model", default="tiny-tales")
     router = names.add_parser("router")
-    router.add_argument("--http", action="store_true", help="with real servers over HTTP instead of simulated ones")
-    router.add_argument("--model", default="tiny-tales", help="for --http (default: %(default)s)")
+    how = router.add_mutually_exclusive_group()
+    how.add_argument("--http", action="store_true", help="with real servers over HTTP instead of simulated ones")
+    how.add_argument("--kill", action="store_true", help="kill a server in the middle, and count what its clients get")
+    router.add_argument("--model", default="tiny-tales", help="for --http and --kill (default: %(default)s)")
+    for kind in ("sglang", "vllm"):
+        router.add_argument(f"--{kind}-router", type=Path, metavar="FILE", help=f"also compare {kind}-router, with "
+                            "--http or --kill: its executable")
     quiz = names.add_parser("quiz")
     quiz.add_argument("--model", default="smollm2", help="one that can chat (default: %(default)s)")
     quiz.add_argument("--questions", type=int, metavar="N", help="only this many, spread over the kinds")
@@ -185,9 +191,15 @@ def run(arguments: argparse.Namespace) -> None:
             print_stall(arguments.model, **quick(num_rounds=1, num_tokens=120))
         case "router":
             from mini_vllm.benchmark.routing import SMOKE_TEST, print_routing
+            executables = {"sglang": arguments.sglang_router, "vllm": arguments.vllm_router}
             if arguments.http:
                 from measure.router_http import print_router_http
-                print_router_http(arguments.model, **quick(seeds=(0,), workload=SMOKE_TEST))
+                print_router_http(arguments.model, executables, **quick(seeds=(0,), workload=SMOKE_TEST))
+            elif arguments.kill:
+                from measure.router_kill import print_router_kill
+                print_router_kill(arguments.model, executables, **quick(num_rounds=1, workload=SMOKE_TEST))
+            elif any(executables.values()):
+                raise ValueError("--sglang-router and --vllm-router need --http or --kill")
             else:
                 print_routing(**quick(seeds=(0, 1), workload=SMOKE_TEST))
         case "quiz":
