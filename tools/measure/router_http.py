@@ -11,6 +11,7 @@ import asyncio
 import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from measure.router_servers import (
@@ -42,8 +43,8 @@ BOUNDS = (3, 6)
 OURS: dict[str, Callable[[EngineConfig], Router]] = {
     "round robin": lambda _: RoundRobinRouter(), "first block": lambda _: FirstBlockRouter(),
     "cache-aware": make_router,
-    **{f"cache-aware, bound {bound}": lambda engine, bound=bound: CacheAwareRouter(  # type: ignore[misc]
-        max_blocks=make_router(engine).max_blocks, max_imbalance=bound) for bound in BOUNDS}}
+    **{f"cache-aware, bound {bound}": partial(make_router, router_class=partial(CacheAwareRouter, max_imbalance=bound))
+       for bound in BOUNDS}}
 POLICIES = ("round_robin", "cache_aware")
 
 

@@ -35,7 +35,7 @@ from mini_vllm.server.replicas.exchange import Connections, ReplicaError
 from mini_vllm.server.replicas.serving import make_router
 
 WORKLOAD = Workload(num_new=64)
-NUM_CLIENTS, NUM_ROUNDS = 24, 5
+NUM_CLIENTS, NUM_ROUNDS = 24, 3
 #: A request without an end after this time hangs.
 LIMIT_S = 60.0
 

@@ -235,7 +235,7 @@ def test_a_stream_that_has_started_ends_with_an_error():
 
 @pytest.mark.parametrize("num_events", [0, 1])
 def test_when_a_replica_is_killed_every_client_gets_an_answer_or_an_error_and_no_waiting_request_is_lost(num_events):
-    """Streams and whole answers are mixed. The replica dies when each stream has ``num_events`` events."""
+    """Mix streams and whole answers. The replica dies when each stream has ``num_events`` events."""
     async def main(app, fleet, a, b):
         clients = [Client(PATH, {"model": "m", "prompt": LONG, "stream": number % 2 == 1}) for number in range(16)]
         held, may_end = {"a": [], "b": []}, asyncio.Event()
