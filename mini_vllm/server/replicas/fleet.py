@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from mini_vllm.router import CacheAwareRouter
-from mini_vllm.routing.base import Block, NoReplicaError, Router
+from mini_vllm.routing.base import Block, Router
 from mini_vllm.server.errors import ApiError, retry_later
 from mini_vllm.server.replicas.exchange import Address, Connections, ReplicaError
 from mini_vllm.server.replicas.routing_log import Decision, RoutingLog
@@ -71,11 +71,11 @@ class Fleet:
             self._finished(request_id, decision)
 
     def _choose(self, request_id: str, blocks: Sequence[Block], decision: Decision) -> Replica:
+        if not self.up():  # a student's router has an exception of its own for this
+            decision.status = "no replica"
+            raise nothing_up()
         try:
             replica = self.replicas[self.router.route(request_id, blocks)]
-        except NoReplicaError:
-            decision.status = "no replica"
-            raise nothing_up() from None
         except Exception as error:  # the router may be a student's
             decision.status = "router failed"
             decision.fail("route", error)

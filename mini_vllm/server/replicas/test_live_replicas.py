@@ -241,6 +241,15 @@ def test_of_thousands_of_requests_only_the_latest_are_kept():
     with_workers(main)
 
 
+def test_a_prompt_that_comes_again_is_the_latest_one():
+    async def main(app, fleet, a):
+        for start in ("law", "art", "law"):
+            await ask(app, start + LONG)
+        assert [row["text"][:3] for row in (await state_of(app))["prefixes"]] == ["law", "art"]
+
+    with_workers(main, "a")
+
+
 def test_a_summary_has_the_beginning_and_the_end_of_a_long_prompt():
     assert summary_of({"prompt": ["  two\n lines  ", "another"]}) == "two lines"
     told = summary_of({"prompt": "begin" + " x" * 500 + " end"})
@@ -315,6 +324,23 @@ def test_a_router_without_beliefs_still_tells_loads_and_who_served_what():
         assert [(row["num_running"], row["num_blocks"]) for row in state["replicas"]] == [(0, None)] * 2
         assert [(row["replica"], row["expected"]) for row in state["requests"]] == [("a", None), ("b", None),
                                                                                    ("a", None)]
+
+    with_workers(main)
+
+
+def test_without_a_replica_the_router_is_not_asked():
+    """Whatever a student's router raises without replicas, the client gets the usual 503."""
+    async def main(app, fleet, a, b):
+        class Router(RoundRobinRouter):
+            def route(self, request_id, blocks):
+                assert self.loads, "asked without a replica"
+                return super().route(request_id, blocks)
+
+        use(fleet, Router())
+        for replica in fleet.up():
+            fleet.leave(replica, "the test says so")
+        answer = await ask(app)
+        assert answer.status == 503 and (await state_of(app))["requests"][0]["status"] == "no replica"
 
     with_workers(main)
 
