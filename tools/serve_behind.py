@@ -1,11 +1,11 @@
 """Send requests through a router to two servers, and compare the answers with those of a server asked directly.
 
-    pip install vllm-router sglang-router              each in its own virtual environment: they conflict
     python tools/serve_behind.py path/to/vllm-router
     python tools/serve_behind.py path/to/sglang-router launch
 
-The router is started with ``--worker-urls`` and the addresses of two servers. The router must use both servers: each
-has to receive some of the requests. The exit status is 1 if an answer differs from the direct one.
+``make routers`` installs both and runs this. The router is started with ``--worker-urls`` and the addresses of two
+servers. The router must use both servers: each has to receive some of the requests. The exit status is 1 if an answer
+differs from the direct one.
 """
 
 from __future__ import annotations

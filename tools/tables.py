@@ -161,9 +161,17 @@ def commands(results: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def printed(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the table that a measurement printed: the lines whose cells are two spaces apart."""
+    rows = [cells for result in results for line in result["printed"]
+            if len(cells := re.split(r"\s{2,}", line.strip())) > 2]
+    return [f"| {' | '.join(row)} |" for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]]]
+
+
 TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], list[str]]] = {
     "headline": headline, "throughput": throughput, "gpu-steps": gpu_steps, "gpu-workloads": gpu_workloads,
-    "commands": commands, "goodput": goodput, "priority": priority, "drafts": drafts}
+    "commands": commands, "goodput": goodput, "priority": priority, "drafts": drafts,
+    "printed": printed}
 
 
 def filled(text: str, folder: Path) -> str:

@@ -98,6 +98,14 @@ def test_a_table_of_workloads_and_one_of_commands(folder):
         "| `pool` | it costs 1.0 times as much; and its checks 1.1 times | 2 cores of Neoverse-N1, nvpl, abc |")
 
 
+def test_a_printed_table_is_the_lines_whose_cells_are_two_spaces_apart(folder):
+    printed = ["2 servers; in brackets the worst", "router            cached tokens  busiest",
+               "round robin  51.4% (44.2%)      50%", "In short: well"]
+    (folder / "router.json").write_text(json.dumps({**COMMAND, "printed": printed}))
+    assert tables.filled(page("printed router.json"), folder).splitlines()[2:5] == [
+        "| router | cached tokens | busiest |", "| --- | --- | --- |", "| round robin | 51.4% (44.2%) | 50% |"]
+
+
 def test_writing_twice_changes_nothing(folder):
     once = tables.filled(page("throughput a.json"), folder)
     assert once != page("throughput a.json") and tables.filled(once, folder) == once

@@ -23,7 +23,7 @@ def start(model, *options):
     """Start the server, and return it with its address once it listens."""
     command = [sys.executable, "-m", "mini_vllm.cli", "serve", "--model", str(model), "--port", "0", *options]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    line = server.stderr.readline()
+    line = next(line for line in server.stderr if line.startswith("Serving "))  # a router may print lines before it
     return server, re.search(r"http://\S+(?=/v1)", line)[0], line
 
 

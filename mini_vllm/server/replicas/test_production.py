@@ -1,6 +1,6 @@
 """``mini-vllm serve --router``: a made-up router, an executable file, in place of sglang-router and vllm-router.
 
-``make routers`` tests the real ones.
+``make routers`` also runs the test of the processes with the real ones.
 """
 
 import asyncio
@@ -25,6 +25,9 @@ from mini_vllm.server.replicas.test_processes import children, in_background, is
 from mini_vllm.server.replicas.test_proxy import CHUNKED, EVENTS, Worker, ask, chunk, die, whole
 from mini_vllm.server.settings import ServerSettings
 from mini_vllm.server.test_serving import start
+
+#: The real routers to test, "sglang" or "vllm". Their executables must be on the PATH.
+REAL = os.environ.get("MINI_VLLM_TEST_ROUTERS", "").split()
 
 #: It passes requests with their key to the first server that accepts the connection.
 ROUTER = '''#!{python}
@@ -68,17 +71,20 @@ def executable(folder, text, name="vllm-router"):
     return file
 
 
-@pytest.fixture
-def router(tmp_path):
-    return executable(tmp_path, ROUTER.format(python=sys.executable))
+@pytest.fixture(params=["made-up", *REAL])
+def router(request, tmp_path):
+    if request.param == "made-up":
+        return "vllm", executable(tmp_path, ROUTER.format(python=sys.executable))
+    return request.param, Path(find_router(request.param)[0])
 
 
 def test_a_router_and_a_replica_come_back_when_they_are_killed_and_keys_hold(router, writer, keys_file):
-    server, address, line = start(writer, "--replicas", "1", "--num-blocks", "400", "--router", "vllm",
-                                  "--router-path", str(router), "--keys", str(keys_file))
+    kind, path = router
+    server, address, line = start(writer, "--replicas", "1", "--num-blocks", "400", "--router", kind,
+                                  "--router-path", str(path), "--keys", str(keys_file))
     seen = set(family(server.pid))
     try:
-        assert line.endswith(f"1 replicas on this machine and 0 other workers behind {router}. Ctrl-C stops.\n"), line
+        assert line.endswith(f"1 replicas on this machine and 0 other workers behind {path}. Ctrl-C stops.\n"), line
         lines = in_background(server)
         (replica,) = [pid for pid in children(server.pid) if not children(pid)]
         (lifeline,) = [pid for pid in children(server.pid) if children(pid)]
