@@ -13,7 +13,7 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 SITE_INSTALLED := .venv/.installed-site
 CAPSTONE := phase-05-mlx-engine/capstone
 
-.PHONY: test capstone thorough test-drafts readme test-models orders test-gpu hostile serve-load serve-hostile browser grade-many grade-resume grade-each variants demo lint check check-far tables map hero notebooks lab site gradescope install clean
+.PHONY: test capstone thorough test-drafts readme test-models orders test-gpu hostile serve-load serve-hostile browser routers grade-many grade-resume grade-each variants demo lint check check-far tables map hero notebooks lab site gradescope install clean
 
 # `course check` runs the labs' own tests on the solutions, the starters, the engine's modules and the mutants. mypy, which
 # uses one core, runs at the same time. The first failure ends the run. pytest runs on all cores: a worker begins with
@@ -87,6 +87,25 @@ serve-load: $(INSTALLED)
 # ATTACKS=--quick` is short. Run it on an idle machine: it measures how soon /health answers.
 serve-hostile: $(INSTALLED)
 	$(RUN) tools/serve_hostile.py $(ATTACKS)
+
+# Test sglang-router and vllm-router in front of the servers, and measure them next to our own router. It takes half an
+# hour; `make routers MEASURE=--quick` takes minutes. vllm-router is not released for macOS.
+ROUTERS = sglang $(if $(filter Linux,$(shell uname -s)),vllm)
+ROUTERS_VENV := build/routers-venv
+COMPARED = $(foreach name,$(ROUTERS),--$(name)-router $(ROUTERS_VENV)/bin/$(name)-router)
+routers: $(INSTALLED) $(ROUTERS_VENV)/.installed
+	PATH="$(CURDIR)/$(ROUTERS_VENV)/bin:$$PATH" MINI_VLLM_TEST_ROUTERS="$(ROUTERS)" \
+		$(RUN) -m pytest -q -p no:nbval mini_vllm/server/replicas/test_production.py
+	$(RUN) tools/serve_behind.py $(ROUTERS_VENV)/bin/sglang-router launch
+	$(if $(filter vllm,$(ROUTERS)),$(RUN) tools/serve_behind.py $(ROUTERS_VENV)/bin/vllm-router)
+	$(RUN) tools/measure router --http $(COMPARED) $(MEASURE)
+	$(RUN) tools/measure router --kill $(COMPARED) $(MEASURE)
+
+$(ROUTERS_VENV)/.installed:
+	@echo "Installing $(ROUTERS:%=%-router) into $(ROUTERS_VENV), once."
+	@$(PYTHON) -m venv $(ROUTERS_VENV)
+	@$(ROUTERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(ROUTERS:%=%-router)
+	@touch $@
 
 # Test the live page in Chromium, and measure a redraw. `make browser BROWSER=short` tests less. CHROMIUM names another
 # browser.
@@ -206,4 +225,4 @@ $(INSTALLED): $(ENGINE_INSTALLED)
 	@touch $@
 
 clean:
-	rm -rf .venv build/pages build/doctrees build/site
+	rm -rf .venv build/routers-venv build/pages build/doctrees build/site
