@@ -85,7 +85,7 @@ def site_of(root: Path) -> Site:
     return Site(root, {
         "Start": (*notebooks, *from_readme(*START_SECTIONS, *(name for name in of_readme if name not in placed))),
         "The course": tuple(phases),
-        "The engine": (*from_readme(*ENGINE_SECTIONS), *from_docs(True), _api(root),
+        "The engine": (*from_readme(*ENGINE_SECTIONS), *from_docs(True), *from_files("deploy/*.md"), _api(root),
                        *from_files("mini_vllm/assets/*/README.md")),
         "Teaching and authoring": (*from_readme("for-instructors"), *from_docs(False),
                                    *from_files("grading/*.md", "course/*.md", "CONTRIBUTING.md"), *_decisions(root),
