@@ -193,6 +193,8 @@ def test_prompts_with_the_same_beginning_share_a_row():
     assert rows == [(0, "ab", 2, {"x": 2, "y": 0}), (1, "cd", 2, {"x": 1, "y": 0}), (1, "ef", 2, {"x": 0, "y": 2}),
                     (0, "q", 1, {"x": 0, "y": 1})]
     assert belief_rows({}) == []
+    (row,) = belief_rows({prompt("ab"): {"x": 2}, prompt("abcd"): {"x": 3}})
+    assert (row["text"], row["cached"]) == ("abcd", {"x": 3}), "a prompt that ends does not split the row"
 
 
 def test_prompts_of_two_callers_share_no_row_and_token_ids_are_shown():
@@ -390,7 +392,8 @@ def test_with_keys_all_but_the_files_is_for_admins(keys_file, key, status):
         if a.num_asked:
             assert b"anna-has-a-secret" in a.requests[0][0], "the replica checks the key too"
         for path in ("/", "/live/page/replicas.js"):
-            assert (await get(app, path)).status == 200, "the files contain no user's data"
+            client = await get(app, path)  # the files contain no user's data, and come from the front
+            assert client.status == 200 and b"default-src" in client.headers[b"content-security-policy"]
 
     with_workers(main, "a", keys_file=keys_file)
 
@@ -421,6 +424,14 @@ def test_the_page_reaches_the_engine_of_each_replica():
         assert (await state_of(app))["requests"] == [], "these are not requests for a text"
 
     with_workers(main)
+
+
+def test_a_replica_that_hangs_is_not_asked():
+    async def main(app, fleet, a):
+        fleet.leave(fleet.replicas["a"], "it hangs")
+        assert (await get(app, "/replicas/a/live/models")).status == 503 and a.num_asked == 0
+
+    with_workers(main, "a")
 
 
 def test_when_one_engine_fails_no_other_one_answers_for_it():
