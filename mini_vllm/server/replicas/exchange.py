@@ -22,10 +22,12 @@ Headers = Sequence[tuple[bytes, bytes]]
 class ReplicaError(Exception):
     """A replica could not be reached, or did not finish its answer."""
 
-    def __init__(self, message: str, was_sent: bool) -> None:
+    def __init__(self, message: str, was_sent: bool, was_refused: bool = False) -> None:
         super().__init__(message)
         #: Whether the replica may have received the request.
         self.was_sent = was_sent
+        #: Whether its machine is there, and nothing listens at the port.
+        self.was_refused = was_refused
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ class Connections:
             reader, writer = await asyncio.wait_for(asyncio.open_connection(
                 self.address.host, self.address.port, ssl=self.address.is_tls or None), CONNECT_S)
         except (OSError, asyncio.TimeoutError) as error:
-            raise ReplicaError(f"{self.address} cannot be reached: {error or 'timeout'}", was_sent=False) from None
+            raise ReplicaError(f"{self.address} cannot be reached: {error or 'timeout'}", was_sent=False,
+                               was_refused=isinstance(error, ConnectionRefusedError)) from None
         self._open.add(writer)
         connection = h11.Connection(h11.CLIENT)
         try:

@@ -135,7 +135,9 @@ class Fleet:
             status = await asyncio.wait_for(self._health(replica), CHECK_TIMEOUT_S)
         except ReplicaError as error:
             replica.num_late_checks = 0
-            self.leave(replica, error, cut_off=True)
+            # A server that drains has closed its port, and finishes what it has begun. If it has died instead, the
+            # system has closed its connections, so nothing waits for it.
+            self.leave(replica, error, cut_off=not error.was_refused)
         except asyncio.TimeoutError:
             replica.num_late_checks += 1
             if replica.num_late_checks >= MAX_LATE_CHECKS:

@@ -300,6 +300,30 @@ def test_a_replica_that_is_stopping_gets_no_new_requests():
     with_workers(main)
 
 
+def test_a_replica_that_has_closed_its_port_may_finish_what_it_has_begun():
+    """A server that gets SIGTERM closes its port at once, and answers the requests that it has."""
+    async def main(app, fleet, a):
+        may_end = asyncio.Event()
+
+        async def answer(writer):
+            writer.write(STREAM + EVENTS[0])
+            await may_end.wait()
+            writer.write(EVENTS[1] + EVENTS[2])
+
+        a.answer = answer
+        client = Client(PATH, {"model": "m", "prompt": "x", "stream": True})
+        task = asyncio.create_task(client.ask(app))
+        await client.has_begun.wait()
+        a.server.close()
+        await fleet.check(fleet.replicas["a"])
+        assert not fleet.up() and (await ask(app)).status == 503
+        may_end.set()
+        await task
+        assert client.data == b"".join(EVENTS)
+
+    with_workers(main, "a")
+
+
 def test_a_replica_whose_health_is_bad_may_finish_what_it_has_begun():
     async def main(app, fleet, a, b):
         may_end = asyncio.Event()
