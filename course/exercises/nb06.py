@@ -1,6 +1,7 @@
 """The exercises of notebook 06.
 
 Drafts: tokens and rows, when a draft pays, and how often two models agree. Masks: tokens, states and probabilities.
+Replicas: what a router remembers, and what it weighs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ WORDS = (b"", b"a", b"b", b"ab", b"ba", b"aba")
 CHOICE = ("no", "now", "not", "yes")
 #: The probabilities of four tokens, and which of them a mask allows.
 FOUR, ALLOWED = (0.5, 0.3, 0.15, 0.05), (False, True, False, True)
+#: The blocks of four prompts, sent to a replica of which a router remembers four blocks.
+SENT, MAX_BLOCKS = (("a", "b", "c"), ("x",), ("a", "d"), ("y",)), 4
+#: The blocks that a replica has of a prompt, and its requests in flight. The other replica has neither.
+NUM_CACHED, LOAD = 8, 5
 
 
 class Scripted:
@@ -118,6 +123,33 @@ def probabilities_under_a_mask() -> tuple[float, float]:
     return first, second
 
 
+def blocks_that_are_remembered() -> tuple[int, ...]:
+    """Record the four prompts, and ask for the first three."""
+    from mini_vllm.router import PrefixMap
+    prefixes = PrefixMap(MAX_BLOCKS)
+    for blocks in SENT:
+        prefixes.record("A", blocks)
+    return tuple(prefixes.num_cached(blocks).get("A", 0) for blocks in SENT[:3])
+
+
+def weight_and_limit_for_the_empty_replica() -> tuple[float, int]:
+    """Find the weight by bisection, and try all limits."""
+    from mini_vllm.router import CacheAwareRouter
+
+    def chosen(load_weight: float, max_imbalance: int) -> str:
+        router = CacheAwareRouter(["A"], load_weight=load_weight, max_imbalance=max_imbalance)
+        for number in range(LOAD):
+            router.route(str(number), range(NUM_CACHED))
+        router.add_replica("B")
+        return router.route("next", range(NUM_CACHED))
+
+    low, high = 0.0, 100.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (middle, high) if chosen(middle, 1000) == "A" else (low, middle)
+    return low, max(limit for limit in range(1, 100) if chosen(0, limit) == "B")
+
+
 EXERCISES = (
     Exercise(
         answer=(8, 14), proof=tokens_and_rows,
@@ -193,4 +225,27 @@ EXERCISES = (
                (0.857, 0.973): "At a higher temperature the less likely token is drawn more often, not less: take "
                                "square roots, not squares.",
                (0.71, 0.857): "The two numbers are swapped: first temperature 1, then 2."}),
+    Exercise(
+        answer=(1, 1, 2), proof=blocks_that_are_remembered,
+        why="Two of the six blocks are forgotten, those that were used longest ago: c and then b. The prompt a d "
+            "used a again, so a stays, and x was used after b.",
+        hint="Write down the blocks in the order of their last use. Of one prompt, the last block counts as used "
+             "first. Which two are the oldest?",
+        slips={(2, 1, 2): "a, b, d, x and y would be five blocks. One more must be forgotten.",
+               (0, 1, 2): "a is also the first block of a d. Without it, d could not be found.",
+               (0, 1, 0): "The prompt a d used a again, after x. So a is not among the oldest.",
+               (2, 0, 2): "x was used after b. Which of the two is older?",
+               (3, 1, 2): "These are all blocks. Only four are remembered, so two must be forgotten."}),
+    Exercise(
+        answer=(1.6, 5), proof=weight_and_limit_for_the_empty_replica,
+        why="A has 8 blocks more, and 5 requests in flight cost 5 × 1.6 = 8 blocks. The limit excludes A if its load "
+            "is at least max_imbalance above the lowest load: 5 ≥ 5.",
+        hint="First: for which weight do 5 requests in flight count as much as 8 blocks? Then: A may get a request if "
+             "its load is less than max_imbalance above the lowest load.",
+        slips={(0.625, 5): "0.625 is 5 / 8, the number of requests per block. The weight is the number of blocks per "
+                           "request.",
+               (1.6, 6): "With a limit of 6, A's load of 5 is less than 6 above the lowest, so A may get the request.",
+               (1.6, 4): "B also gets it with a limit of 5: A's load is then not less than 5 above the lowest.",
+               (8, 5): "All 5 requests at A count, not one.",
+               (5, 1.6): "The two numbers are swapped: first the weight, then the limit."}),
 )

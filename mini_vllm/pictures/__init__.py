@@ -8,6 +8,7 @@
     draw_slots    the positions of a text, and the slots of the pool that hold them
     draw_batch    the ragged batch of one step, compared with a padded rectangle
     draw_automaton  the automaton of a regular expression, the current state, and the tokens that may come next
+    draw_replicas  the blocks of some prompts: which replicas have them, and where the router is wrong about it
     draw_trace    a recorded run: requests over steps, with times and blocks on the same axis
     draw_step     one step of a recorded run: the pool, the tables and the planned copies
     step_through  a recorded run, one frame per step
@@ -31,6 +32,7 @@ from mini_vllm.pictures.free_queue import draw_queue
 from mini_vllm.pictures.memory import MemoryRun, draw_memory, runs_in_pages
 from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.pool import draw_cache, draw_pool
+from mini_vllm.pictures.replicas import draw_replicas
 from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.slides import Slides
 from mini_vllm.pictures.slots import draw_slots
@@ -40,5 +42,5 @@ from mini_vllm.pictures.timeline import draw_trace
 from mini_vllm.pictures.tree import draw_tree
 
 __all__ = ["Cast", "MemoryRun", "Picture", "Slides", "draw_automaton", "draw_batch", "draw_cache", "draw_memory",
-           "draw_pool", "draw_queue", "draw_slots", "draw_step", "draw_trace", "draw_tree", "runs_in_pages", "stack",
-           "step_through", "use_chart_style"]
+           "draw_pool", "draw_queue", "draw_replicas", "draw_slots", "draw_step", "draw_trace", "draw_tree",
+           "runs_in_pages", "stack", "step_through", "use_chart_style"]
