@@ -133,14 +133,15 @@ def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
 def table(lines: Sequence[ScoreLine]) -> str:
     """Format the lines: the times in milliseconds, and cached tokens and the busiest replica's share in percent."""
     has_yours = all(line.yours is not None for line in lines)
-    rows = [f"{'first token, ms':<16}{'round robin':>12}{'reference':>11}{'bound':>7}{'yours':>7}"
-            f"{'   cached, %':>12}{'busiest, %':>12}"]
+    whose = "yours" if has_yours else "reference"
+    rows = [f"{'':<16}{'first token, ms':^37}{f'of {whose}, %':>19}",
+            f"{'':<16}{'round robin':>12}{'reference':>11}{'bound':>7}{'yours':>7}{'cached':>9}{'busiest':>10}"]
     for line in lines:
         result = line.yours or line.reference
         yours = "–" if line.yours is None else f"{1000 * line.yours.first_token_s:.0f}"
         rows.append(f"{line.trace:<16}{1000 * line.naive.first_token_s:>12.0f}"
                     f"{1000 * line.reference.first_token_s:>11.0f}{1000 * line.bound_s:>7.0f}{yours:>7}"
-                    f"{100 * result.cached:>12.1f}{100 * result.busiest:>12.1f}")
+                    f"{100 * result.cached:>9.1f}{100 * result.busiest:>10.1f}")
     of_yours, of_reference = f"{total(lines):.1f}" if has_yours else "–", landmarks(lines)["reference"]
     return "\n".join([*rows, f"{'score':<16}{0.0:>12.1f}{of_reference:>11.1f}{100.0:>7.0f}{of_yours:>7}"])
 

@@ -116,7 +116,7 @@ MUTANTS = [
         replace="        for node in reversed(path):\n",
         by="        for node in path:\n",
         killed_by="test_task_2_the_end_of_a_prompt_is_forgotten_first",
-        breaks=("PrefixMap.touch: the last one of ``blocks`` first, the first one last",
+        breaks=("PrefixMap.touch: so that the first one is the newest",
                 "invariant 2: the map has no holes"),
     ),
     Mutant(
@@ -125,7 +125,7 @@ MUTANTS = [
         replace="            nodes.pop(node, None)\n",
         by="",
         killed_by="test_task_2_using_a_block_again_makes_it_newer",
-        breaks="PrefixMap.touch: the blocks that the replica has used last",
+        breaks="PrefixMap.touch: used these blocks last of all its blocks",
     ),
     Mutant(
         name="renews-only-the-last-block",
@@ -134,7 +134,7 @@ MUTANTS = [
         by="        for node in reversed(path):\n            if node is path[-1]:\n                nodes.pop(node, "
            "None)\n",
         killed_by="test_task_2_a_longer_prompt_renews_the_blocks_before_it",
-        breaks="PrefixMap.touch: the blocks that the replica has used last",
+        breaks="PrefixMap.touch: used these blocks last of all its blocks",
     ),
     Mutant(
         name="forgets-the-newest",
@@ -224,7 +224,7 @@ MUTANTS = [
         replace="self.num_blocks.get(replica, 0) > self.max_blocks",
         by="sum(self.num_blocks.values()) > self.max_blocks and self.num_blocks.get(replica)",
         killed_by="test_task_2_a_replica_has_at_most_max_blocks",
-        breaks="invariant 3: Of each replica",
+        breaks="invariant 3: of each replica",
     ),
     Mutant(
         name="the-long-way-to-the-oldest",
@@ -438,8 +438,8 @@ MUTANTS = [
         story="Goes where the load is lowest, and uses hits only to break ties of loads between the first two.",
         replace="key=lambda replica: (num_cached[replica] - loads[replica], -num_blocks.get(replica, 0)))\n",
         by="key=lambda replica: (-loads[replica], num_cached[replica]))\n",
-        killed_by="test_task_4_hits_may_unbalance_as_far_as_allowed",
-        breaks="README: how many requests it computes now",
+        killed_by="test_task_4_popular_half_of_the_way",
+        breaks="README: closes half of the gap",
     ),
     Mutant(
         name="the-emptiest-replica",
@@ -587,7 +587,7 @@ MUTANTS = [
         story="Among equals, always takes the replica that was added first: new prefixes crowd there.",
         replace="(num_cached[replica] - loads[replica], -num_blocks.get(replica, 0))",
         by="num_cached[replica] - 4 * loads[replica]",
-        killed_by="test_task_4_half_of_the_way",
+        killed_by="test_task_4_prefixes_half_of_the_way",
         breaks="README: closes half of the gap",
     ),
     Mutant(

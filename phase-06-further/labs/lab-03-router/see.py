@@ -32,11 +32,12 @@ def picture(trace: Trace, served: Sequence[Served]) -> list[Text]:
     rows: dict[tuple[int, ...], Text] = {}
     for arrival, request in zip(trace.arrivals, served):
         row = rows.setdefault(prefix_of(trace, arrival.token_ids), Text())
-        is_hit = request.num_cached_tokens >= BLOCK_SIZE
+        is_hit = 2 * request.num_cached_tokens > request.num_prompt_tokens
         letter = letters[request.replica]
         row.append(letter if is_hit else letter.lower(), "green" if is_hit else "red")
     longest = sorted(rows.values(), key=len, reverse=True)
-    return [Text("  ").append_text(row) for row in longest[:NUM_ROWS]]
+    more = [Text(f"  … and {len(rows) - NUM_ROWS} more rows")] if len(rows) > NUM_ROWS else []
+    return [Text("  ").append_text(row) for row in longest[:NUM_ROWS]] + more
 
 
 def prefix_of(trace: Trace, token_ids: Sequence[int]) -> tuple[int, ...]:
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     played = {name: play(trace, make_router) for name, make_router in routers.items()}
     console = Console(highlight=False)
     for name, served in played.items():
-        console.print(f"[bold]{trace.name}, {name}[/]   A, B, …: the replica   a, b, …: nothing was cached there",
+        console.print(f"[bold]{trace.name}, {name}[/]   A, B, …: the replica   a, b, …: less than half was cached",
                       soft_wrap=True)
         for row in picture(trace, served):
             console.print(row, soft_wrap=True)

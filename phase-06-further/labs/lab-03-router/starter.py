@@ -49,16 +49,20 @@ class PrefixMap:
     """
 
     def __init__(self, max_blocks: int) -> None:
-        """Make an empty map that remembers at most ``max_blocks`` blocks of each replica, at least 1."""
+        """Make an empty map that remembers at most ``max_blocks`` blocks of each replica.
+
+        ``max_blocks`` is at least 1; this need not be checked.
+        """
         raise NotImplementedError("Task 1: PrefixMap.__init__")
 
     def touch(self, replica: str, blocks: Sequence[Block]) -> None:
-        """Add the ``blocks`` of a prompt to what ``replica`` has, however many it has then.
+        """Add the ``blocks`` of a prompt to what ``replica`` has, also beyond ``max_blocks``: only ``record`` obeys it.
 
         After:
         - ``num_cached(blocks)`` of the replica is ``len(blocks)``
         - nothing has changed for the other replicas
-        - these are the blocks that the replica has used last: the last one of ``blocks`` first, the first one last
+        - the replica has used these blocks last of all its blocks: first the last one of ``blocks``, then the one
+          before it, and so on, so that the first one is the newest
 
         The call looks at each of ``blocks`` once, no matter how much is remembered.
 
@@ -238,7 +242,10 @@ class CacheAwareRouter:
 
     def __init__(self, replicas: Iterable[str] = (), *, max_blocks: int = DEFAULT_MAX_BLOCKS,
                  max_imbalance: int = DEFAULT_MAX_IMBALANCE) -> None:
-        """Make a router for these replicas. Nothing is cached yet, and no request is in flight."""
+        """Make a router for these replicas. Nothing is cached yet, and no request is in flight.
+
+        ``max_blocks`` and ``max_imbalance`` are at least 1; this need not be checked.
+        """
         raise NotImplementedError("Task 4: CacheAwareRouter.__init__")
 
     def route(self, request_id: str, blocks: Sequence[Block]) -> str:
