@@ -331,7 +331,7 @@ def test_a_router_without_beliefs_still_tells_loads_and_who_served_what():
 
 
 def test_without_a_replica_the_router_is_not_asked():
-    """Whatever a student's router raises without replicas, the client gets the usual 503."""
+    """Send the usual 503, whatever a student's router raises without replicas."""
     async def main(app, fleet, a, b):
         class Router(RoundRobinRouter):
             def route(self, request_id, blocks):

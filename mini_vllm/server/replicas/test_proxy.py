@@ -301,7 +301,7 @@ def test_a_replica_that_is_stopping_gets_no_new_requests():
 
 
 def test_a_replica_that_has_closed_its_port_may_finish_what_it_has_begun():
-    """A server that gets SIGTERM closes its port at once, and answers the requests that it has."""
+    """Close the port as a server does that gets SIGTERM: it answers the requests that it has."""
     async def main(app, fleet, a):
         may_end = asyncio.Event()
 
