@@ -109,7 +109,7 @@ def test_a_router_that_loses_requests_is_told(returned):
 
 
 def test_an_answer_is_what_the_model_computes():
-    """A later turn that repeats the answer hits its blocks."""
+    """Hit the blocks of the answer with a later turn that repeats it."""
     text = prompt(0, 40)
     longer = (*text, *answer(text, 60), 3)
     first, second = play(made((0.0, text, 60), (9.0, longer, 1), num_replicas=1), round_robin)

@@ -46,7 +46,7 @@ def prefixes(rng: np.random.Generator) -> Trace:
 
 
 def popular(rng: np.random.Generator) -> Trace:
-    """Make requests of which half have the same prefix, more than one replica can serve; the others have one of 20."""
+    """Make requests of which half have the same prefix, nearly more than one replica can serve, others one of 20."""
     order = np.where(rng.random(160) < 0.5, 0, rng.integers(1, 21, 160)).tolist()
     return Trace("popular", 4, 80, _prefixed(rng, order, 256, 0.035))
 
