@@ -105,9 +105,9 @@ class Fleet:
 
     def arrive(self, replica: Replica) -> None:
         if not replica.is_up:
+            self.router.add_replica(replica.name)
             log.info("%s is up at %s", replica.name, replica.connections.address)
             replica.is_up = True
-            self.router.add_replica(replica.name)
 
     def leave(self, replica: Replica, why: object, *, cut_off: bool = False) -> None:
         """Send no more requests to ``replica``. If ``cut_off``, break off the answers in progress there."""
@@ -161,7 +161,10 @@ class Fleet:
 
     async def _watch(self, replica: Replica) -> None:
         while True:
-            await self.check(replica)
+            try:
+                await self.check(replica)
+            except Exception:  # from the router, which may be a student's
+                log.exception("the check of %s failed", replica.name)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(replica.suspect.wait(), self.check_s)
             replica.suspect.clear()

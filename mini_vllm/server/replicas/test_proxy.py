@@ -391,6 +391,27 @@ def test_the_watch_finds_a_replica_that_died_and_one_that_came_back():
     with_workers(main)
 
 
+def test_the_watch_goes_on_after_the_router_failed():
+    async def main(app, fleet, a, b):
+        fleet.leave(fleet.replicas["a"], "the test says so")
+        add_replica, failed = fleet.router.add_replica, []
+
+        def fail_once(replica):
+            if not failed:
+                failed.append(replica)
+                raise ArithmeticError("a student's mistake")
+            add_replica(replica)
+
+        fleet.router.add_replica, fleet.check_s = fail_once, 0.001
+        watch = asyncio.create_task(fleet.watch())
+        while not (fleet.replicas["a"].is_up or watch.done()):
+            await asyncio.sleep(0)
+        assert failed == ["a"] and not watch.done() and fleet.router.loads == {"a": 0, "b": 0}
+        watch.cancel()
+
+    with_workers(main)
+
+
 def test_a_replica_that_hangs_is_cut_off_after_some_checks_and_its_requests_go_elsewhere(monkeypatch):
     monkeypatch.setattr("mini_vllm.server.replicas.fleet.CHECK_TIMEOUT_S", 0.02)
 
