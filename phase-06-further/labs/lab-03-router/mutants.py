@@ -580,7 +580,7 @@ MUTANTS = [
         replace="-num_blocks.get(replica, 0)))\n",
         by="__import__(\"random\").random()))\n",
         killed_by="test_task_4_the_same_calls_give_the_same_answers",
-        breaks="invariant 6: The same calls give the same answers",
+        breaks="invariant 6: the same calls give the same answers",
     ),
     Mutant(
         name="always-the-first",

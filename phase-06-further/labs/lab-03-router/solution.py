@@ -13,7 +13,8 @@ The rules of this lab:
     and forgets what was used longest ago, as they do.
  4. **A request counts once,** at one replica, from ``route`` until ``finished`` or until the replica leaves.
  5. **Hits never unbalance the replicas by more than ``max_imbalance``.**
- 6. **The same calls give the same answers.** A router has no clock and draws no random numbers.
+ 6. **The same calls give the same answers** within one Python process. A router has no clock and draws no random
+    numbers.
  7. **A call that raises an error changes nothing.**
 
 A block is a part of a prompt. Two blocks are equal or not; nothing else is known about them. They are whole numbers,

@@ -131,6 +131,38 @@ def test_task_1_blocks_are_any_values_that_can_be_compared(lab):
 
 
 @pytest.mark.points(1)
+def test_task_1_blocks_are_compared_not_their_hashes(lab):
+    prefixes = filled(lab, ("A", [-1, 5]))
+    check_cached(prefixes, [-1, 5], {"A": 2}, "after touch('A', [-1, 5])", "A has both blocks")
+    check_cached(prefixes, [-2, 5], {}, "after touch('A', [-1, 5])", "-1 and -2 have the same hash, and are not equal")
+
+
+@pytest.mark.points(1)
+def test_task_1_a_prompt_is_read_during_the_call(lab):
+    """Change a list after the call, as a caller may, and pass other kinds of sequences."""
+    prefixes, prompt = lab.PrefixMap(1000), ["x"]
+    prefixes.touch("A", prompt)
+    prompt.append("y")
+    check_cached(prefixes, ["x", "y"], {"A": 1}, "touch('A', prompt) of ['x'], then prompt.append('y')",
+                 "the prompt was ['x'] when it was passed")
+    prefixes.touch("A", prompt)
+    check_cached(prefixes, ["x", "y"], {"A": 2}, "then touch('A', prompt) again", "the prompt is ['x', 'y'] now")
+    prefixes.touch("B", ("x", "y"))
+    got = must_answer("num_cached(('x', 'y'))", prefixes.num_cached, ("x", "y"), rule="blocks are a sequence")
+    assert got == {"A": 2, "B": 2}, (
+        f"touch('B', ('x', 'y')), num_cached(('x', 'y')) returned {got}, expected 2 for A and B: a tuple is a sequence")
+
+
+@pytest.mark.points(1)
+def test_task_1_a_very_long_prompt(lab):
+    prompt = list(range(3000))
+    prefixes = lab.PrefixMap(10_000)
+    must_answer("touch('A', …) of 3,000 blocks", prefixes.touch, "A", prompt, rule="a prompt may be long")
+    got = must_answer("num_cached of 3,000 blocks", prefixes.num_cached, prompt, rule="a prompt may be long")
+    assert got == {"A": 3000}, f"num_cached of 3,000 blocks that A was sent returned {got}, expected {{'A': 3000}}"
+
+
+@pytest.mark.points(1)
 def test_task_1_a_prompt_without_blocks(lab):
     prefixes = filled(lab, ("A", ["x"]), ("A", []))
     check_cached(prefixes, [], {}, "a prompt shorter than a block", "there is no block that a replica could have")
@@ -191,6 +223,12 @@ def test_task_1_a_call_does_not_look_at_all_that_is_remembered(lab):
 
     assert filled(lab, ("A", LAW)).num_cached(LAW) == {"A": 3}, "num_cached of a recorded prompt counts its blocks"
     few, many = lines(10), lines(400)
+    prefixes = lab.PrefixMap(10_000)
+    _, short = cheapest(prefixes.touch, [("A", list(range(number, number + 100))) for number in (0, 1000, 2000)])
+    _, long = cheapest(prefixes.touch, [("A", list(range(number, number + 400))) for number in (5000, 6000, 7000)])
+    assert long <= 8 * short, (f"touch() of 100 new blocks takes {short} bytes, of 400 new blocks {long}; expected "
+                               "about "
+                               "four times as many: the key of a block is the block alone, not all blocks before it")
     for name, before, after in zip(("touch", "num_cached"), few, many):
         assert after <= 2 * before + 20, (
             f"{name}() of three blocks runs {before} lines of Python if 30 blocks are remembered, and {after} if 1,200 "
@@ -239,6 +277,10 @@ def test_task_2_a_longer_prompt_renews_the_blocks_before_it(lab):
     told = "touch a b, touch x, touch a c, forget_oldest()"
     check_cached(prefixes, ["a", "b"], {"A": 1}, told, "b is the oldest: a was used again before c")
     check_cached(prefixes, ["a", "c"], {"A": 2}, told, "a must not be forgotten while c is there")
+    again = filled(lab, ("A", ["a", "b"]), ("A", ["a", "c"]), ("A", ["a", "b"]))
+    again.forget_oldest("A")
+    check_cached(again, ["a", "b"], {"A": 2}, "touch a b, touch a c, touch a b, forget_oldest()", "c is the oldest")
+    check_cached(again, ["a", "c"], {"A": 1}, "touch a b, touch a c, touch a b, forget_oldest()", "c is the oldest")
     prefixes.forget_oldest("A")
     check_cached(prefixes, ["x"], {}, told + " twice", "x is the next: a was used after it")
     check_cached(prefixes, ["a", "c"], {"A": 2}, told + " twice", "x is the next: a was used after it")
@@ -303,6 +345,26 @@ def test_task_2_a_prompt_longer_than_the_limit(lab):
 
 
 @pytest.mark.points(1)
+def test_task_2_record_forgets_all_that_is_too_much(lab):
+    prefixes = lab.PrefixMap(3)
+    prefixes.touch("A", list(range(10)))
+    prefixes.record("A", ["x"])
+    told = "max_blocks is 3; touch of ten blocks, which may exceed it, then record x"
+    check_num_blocks(prefixes, {"A": 3}, told, "after record(), at most max_blocks are left")
+    check_cached(prefixes, ["x"], {"A": 1}, told, "x is the newest")
+    check_cached(prefixes, list(range(10)), {"A": 2}, told, "of the ten, the first two are the newest")
+
+
+@pytest.mark.points(1)
+def test_task_2_the_callers_prompt_stays_as_it_is(lab):
+    prefixes, prompt = lab.PrefixMap(2), ["a", "b", "c"]
+    prefixes.record("A", prompt)
+    assert prompt == ["a", "b", "c"], f"record('A', prompt) with max_blocks 2 made the caller's prompt {prompt}"
+    must_answer("record('B', ('a', 'b', 'c'))", prefixes.record, "B", ("a", "b", "c"), rule="a tuple is a sequence")
+    check_num_blocks(prefixes, {"A": 2, "B": 2}, "record of a list and of a tuple of three blocks", "max_blocks is 2")
+
+
+@pytest.mark.points(1)
 def test_task_2_recording_within_the_limit_forgets_nothing(lab):
     prefixes = lab.PrefixMap(4)
     for _ in range(3):
@@ -360,6 +422,12 @@ def test_task_2_what_no_replica_has_takes_no_memory(lab):
     assert after <= before + 30, (
         f"a map with max_blocks=20 has {before} objects after 20 prompts, and {after} after 60: blocks that no replica "
         "has must leave the tree")
+    for number in range(200):
+        prefixes.num_cached([f"unknown {number}", "x"])
+        prefixes.record("B", LAW)
+    asked = num_objects(prefixes)
+    assert asked <= after + 30, (f"after 200 calls of num_cached() with unknown prompts, and of record() with the same "
+                                 f"prompt, the map has {asked} objects, {after} before")
     for number in range(20):
         prefixes.record(f"replica {number}", [f"{number}", "x", "y"])
         prefixes.forget(f"replica {number}")
@@ -371,13 +439,17 @@ def test_task_2_what_no_replica_has_takes_no_memory(lab):
 @pytest.mark.points(1)
 @pytest.mark.inside("lines can be counted only in the process that runs them")
 def test_task_2_forgetting_does_not_search(lab):
-    def lines(num_prompts):
+    def cost(num_prompts):
         prefixes = filled(lab, *(("A", [number, "x"]) for number in range(num_prompts)), max_blocks=10_000)
-        num_lines, _ = cheapest(prefixes.forget_oldest, [("A",)] * 3)
+        cheap = cheapest(prefixes.forget_oldest, [("A",)] * 3)
         check_num_blocks(prefixes, {"A": 2 * num_prompts - 3}, "after three calls of forget_oldest()", "one less each")
-        return num_lines
+        return cheap
 
-    few, many = lines(10), lines(400)
+    (few, few_bytes), (many, many_bytes) = cost(10), cost(400)
+    assert many_bytes <= few_bytes + 1500, (
+        f"forget_oldest() takes {few_bytes} bytes if 20 blocks are remembered, and {many_bytes} if 800 are: it must "
+        "not "
+        "copy what is remembered")
     assert many <= 2 * few + 20, (
         f"forget_oldest() runs {few} lines of Python if 20 blocks are remembered, and {many} if 800 are; expected "
         "about "
@@ -470,11 +542,23 @@ def test_task_3_a_finished_request_may_start_again(lab):
     check_loads(in_flight, {"A": 0, "B": 1}, "1 started at A, finished, and started at B", "its id is free again")
 
 
+@pytest.mark.points(1)
+def test_task_3_a_request_that_starts_again_is_the_newest(lab):
+    in_flight = flying(lab, ("1", "A"), ("2", "A"))
+    in_flight.finished("1")
+    in_flight.started("1", "A")
+    got = in_flight.remove_replica("A")
+    assert got == ["2", "1"], ("1 and 2 started at A, 1 finished and started there again: remove_replica('A') "
+                               "returned "
+                               f"{got}, expected ['2', '1']: each once, in the order in which they started")
+
+
 WRONG = {
+    "an idle replica that is there already": (lambda it: it.add_replica("C"), "add_replica('C') a second time"),
     "a replica that is there already": (lambda it: it.add_replica("A"), "add_replica('A') a second time"),
-    "removing an unknown replica": (lambda it: it.remove_replica("C"), "remove_replica('C')"),
+    "removing an unknown replica": (lambda it: it.remove_replica("X"), "remove_replica('X')"),
     "starting a request twice": (lambda it: it.started("1", "B"), "started('1', 'B') while 1 is in flight at A"),
-    "starting at an unknown replica": (lambda it: it.started("9", "C"), "started('9', 'C')"),
+    "starting at an unknown replica": (lambda it: it.started("9", "X"), "started('9', 'X')"),
     "finishing an unknown request": (lambda it: it.finished("9"), "finished('9')"),
     "finishing a request twice": (lambda it: it.finished("2"), "finished('2') a second time"),
 }
@@ -484,11 +568,11 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_task_3_wrong_calls_change_nothing(lab, what):
     wrong, call = WRONG[what]
-    in_flight = flying(lab, ("1", "A"), ("2", "A"), ("3", "B"))
+    in_flight = flying(lab, ("1", "A"), ("2", "A"), ("3", "B"), replicas="ABC")
     in_flight.finished("2")
     with must_raise(ValueError, call, what):
         wrong(in_flight)
-    check_loads(in_flight, {"A": 1, "B": 1}, f"after {call}, which was refused", "nothing may have changed")
+    check_loads(in_flight, {"A": 1, "B": 1, "C": 0}, f"after {call}, which was refused", "nothing may have changed")
     got = [in_flight.replica_of(name) for name in ("1", "2", "3", "9")]
     assert got == ["A", None, "B", None], (
         f"after {call}, which was refused: requests 1, 2, 3 and 9 are at {got}, expected A, None, B, None")
@@ -502,6 +586,29 @@ def test_task_3_finishing_a_request_of_a_replica_that_left(lab):
     with must_raise(ValueError, "finished('1') after its replica left", "1 is not in flight any more"):
         in_flight.finished("1")
     check_loads(in_flight, {"B": 1}, "after that call", "B still computes request 2")
+
+
+@pytest.mark.points(1)
+@pytest.mark.inside("objects can be counted only in the process that has them")
+def test_task_3_what_has_ended_takes_no_memory(lab):
+    in_flight, router = flying(lab), lab.CacheAwareRouter(["A"], max_blocks=20)
+
+    def serve_some(first):
+        for number in range(first, first + 40):
+            in_flight.started(f"{number}", "A")
+            in_flight.finished(f"{number}")
+            router.add_replica(f"replica {number}")
+            router.route(f"{number}", [number, "x", "y"])
+            router.finished(f"{number}")
+            router.remove_replica(f"replica {number}")
+        return num_objects(in_flight), num_objects(router)
+
+    before, after = serve_some(0), serve_some(40)
+    check_loads(in_flight, {"A": 0, "B": 0}, "80 requests started and finished", "none is in flight")
+    for name, few, many in zip(("RequestsInFlight", "CacheAwareRouter"), before, after):
+        assert many <= few + 30, (f"after 40 requests, each of which has finished, {name} has {few} objects, and "
+                                  "after 80 "
+                                  f"{many}: requests that have finished and replicas that have left take no memory")
 
 
 # ---- Task 4: the decision
@@ -530,6 +637,9 @@ def test_task_4_a_new_router_knows_its_replicas(lab):
         f"num_cached() of a new router is {router.num_cached(LAW)}, expected 0 for every replica")
     assert router.num_blocks == {"B": 0, "A": 0}, (
         f"num_blocks of a new router is {router.num_blocks}, expected 0 for every replica")
+    once = lab.CacheAwareRouter(name for name in ("B", "A"))
+    assert list(once.loads) == ["B", "A"], (
+        f"replicas may be any iterable, also one that can be read only once: loads names {list(once.loads)}")
     router.add_replica("C")
     assert router.num_cached([]) == router.loads == {"B": 0, "A": 0, "C": 0}, "add_replica('C') adds a third one"
 
@@ -724,6 +834,39 @@ def test_task_4_a_replica_that_comes_back_has_nothing_cached(lab):
 
 
 @pytest.mark.points(1)
+def test_task_4_a_prefix_moves_with_its_replica(lab):
+    router, (where,) = routed(lab, LAW)
+    other = "AB".replace(where, "")
+    for name in router.remove_replica(where):
+        assert sent(router, name, LAW) == other, f"only {other} is there"
+        router.finished(name)
+    router.add_replica(where)
+    got = sent(router, "again", LAW)
+    assert got == other, (f"{where} served {LAW} and left, {other} served it then, and {where} came back empty: the "
+                          "prompt "
+                          f"was sent to {got}, expected {other}, which has all of it")
+
+
+@pytest.mark.points(1)
+def test_task_4_the_end_of_a_request_is_no_use_of_its_blocks(lab):
+    router, _ = routed(lab, "x", "y", "z", replicas="A", max_blocks=2)
+    router.finished("0")
+    got = [router.num_cached([block])["A"] for block in "xyz"]
+    assert got == [0, 1, 1], ("max_blocks is 2; x, y and z were routed, then the request of x finished: num_cached "
+                              "of x, "
+                              f"y and z is {got}, expected [0, 1, 1]: blocks are used when a request is routed")
+
+
+@pytest.mark.points(1)
+def test_task_4_a_prompt_that_is_all_cached_is_used_again(lab):
+    router, _ = routed(lab, "x", "y", "x", "z", replicas="A", max_blocks=2)
+    got = [router.num_cached([block])["A"] for block in "xyz"]
+    assert got == [1, 0, 1], (f"max_blocks is 2; x, y, x and z were routed: num_cached of x, y and z is {got}, "
+                              "expected "
+                              "[1, 0, 1]: x was used again, so y is the oldest")
+
+
+@pytest.mark.points(1)
 def test_task_4_no_replica(lab):
     router = lab.CacheAwareRouter()
     with must_raise(lab.NoReplicaError, "route() of a router without replicas", "no replica can serve the request"):
@@ -779,6 +922,18 @@ def test_task_4_the_same_calls_give_the_same_answers(lab):
                 router.finished(running.pop(rng.randrange(len(running))))
         return given
 
+    def after_refusals(num_refusals):
+        router = lab.CacheAwareRouter(["A", "B", "C"])
+        router.route("first", ["x"])
+        for _ in range(num_refusals):
+            with must_raise(ValueError, "route('first', …) while it is in flight"):
+                router.route("first", ["y"])
+        return [sent(router, str(number), [f"new {number}"]) for number in range(9)]
+
+    plain, refused = after_refusals(0), after_refusals(1)
+    assert plain == refused, (f"nine new prompts were sent to {plain}, and after a refused call to {refused}: a call "
+                              "that "
+                              "raises an error changes nothing, and so no later answer")
     first = answers()
     assert set(first) == {"A", "B", "C"}, f"80 requests were sent to {sorted(set(first))} only, expected all replicas"
     second = answers()
