@@ -15,6 +15,7 @@ block also renews the blocks above it, so a block is forgotten before the blocks
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from mini_vllm.checks import real_number, whole_number
@@ -46,8 +47,9 @@ class PrefixMap:
         """Remember at most ``max_blocks`` blocks of each replica: about as many as its cache has room for."""
         self.max_blocks = whole_number("max_blocks", max_blocks, 1)
         self._root = _Node(None, None)
-        #: Replica → the nodes that name it, least recently used first. The values mean nothing.
-        self._nodes: dict[str, dict[_Node, None]] = {}
+        #: Replica → the nodes that name it, least recently used first. The values mean nothing. (A plain dict finds its
+        #: first key slowly after many of its first keys were deleted.)
+        self._nodes: dict[str, OrderedDict[_Node, None]] = {}
 
     def record(self, replica: str, blocks: Sequence[Block]) -> None:
         """Note that ``replica`` is about to cache ``blocks``, but no more than ``max_blocks`` of them.
@@ -70,10 +72,10 @@ class PrefixMap:
             node = node.children[block]
             node.replicas.add(replica)
             path.append(node)
-        nodes = self._nodes.setdefault(replica, {})
+        nodes = self._nodes.setdefault(replica, OrderedDict())
         for node in reversed(path):
-            nodes.pop(node, None)
             nodes[node] = None
+            nodes.move_to_end(node)
 
     def num_cached(self, blocks: Sequence[Block]) -> dict[str, int]:
         """Return how many of the first ``blocks`` each replica has; without the replicas that have none of them."""
@@ -89,8 +91,7 @@ class PrefixMap:
 
     def forget_oldest(self, replica: str) -> None:
         """Forget the block that ``replica`` used longest ago."""
-        oldest = next(iter(self._nodes[replica]))
-        del self._nodes[replica][oldest]
+        oldest, _ = self._nodes[replica].popitem(last=False)
         self._take_from(oldest, replica)
 
     def forget(self, replica: str) -> None:

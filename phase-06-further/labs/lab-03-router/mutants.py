@@ -93,8 +93,8 @@ MUTANTS = [
     Mutant(
         name="looks-at-all-blocks-of-the-replica",
         story="Searches a list for every block that it moves to the end.",
-        replace="        nodes = self._nodes.setdefault(replica, {})\n",
-        by="        nodes = self._nodes.setdefault(replica, {})\n"
+        replace="        nodes = self._nodes.setdefault(replica, OrderedDict())\n",
+        by="        nodes = self._nodes.setdefault(replica, OrderedDict())\n"
            "        for other in list(nodes):\n            assert other is not None\n",
         killed_by="test_task_1_a_call_does_not_look_at_all_that_is_remembered",
         breaks="PrefixMap.touch: looks at each of ``blocks`` once",
@@ -122,7 +122,7 @@ MUTANTS = [
     Mutant(
         name="forgets-what-came-first",
         story="A block keeps its place when it is used again: first in, first out.",
-        replace="            nodes.pop(node, None)\n",
+        replace="            nodes.move_to_end(node)\n",
         by="",
         killed_by="test_task_2_using_a_block_again_makes_it_newer",
         breaks="PrefixMap.touch: used these blocks last of all its blocks",
@@ -130,17 +130,16 @@ MUTANTS = [
     Mutant(
         name="renews-only-the-last-block",
         story="Renews the last block of a prompt, and leaves those before it where they are.",
-        replace="        for node in reversed(path):\n            nodes.pop(node, None)\n",
-        by="        for node in reversed(path):\n            if node is path[-1]:\n                nodes.pop(node, "
-           "None)\n",
+        replace="            nodes.move_to_end(node)\n",
+        by="            if node is path[-1]:\n                nodes.move_to_end(node)\n",
         killed_by="test_task_2_a_longer_prompt_renews_the_blocks_before_it",
         breaks="PrefixMap.touch: used these blocks last of all its blocks",
     ),
     Mutant(
         name="forgets-the-newest",
         story="Takes the block from the wrong end.",
-        replace="next(iter(self._nodes[replica]))",
-        by="next(reversed(self._nodes[replica]))",
+        replace="popitem(last=False)",
+        by="popitem()",
         killed_by="test_task_2_what_was_used_longest_ago_is_forgotten_first",
         breaks="PrefixMap.forget_oldest: the one that it has used longest ago",
     ),
@@ -229,9 +228,10 @@ MUTANTS = [
     Mutant(
         name="the-long-way-to-the-oldest",
         story="Looks through all blocks for the oldest.",
-        replace="        oldest = next(iter(self._nodes[replica]))\n",
+        replace="        oldest, _ = self._nodes[replica].popitem(last=False)\n",
         by="        for number, node in enumerate(self._nodes[replica]):\n"
-           "            if number == 0:\n                oldest = node\n",
+           "            if number == 0:\n                oldest = node\n"
+           "        del self._nodes[replica][oldest]\n",
         killed_by="test_task_2_forgetting_does_not_search",
         breaks="PrefixMap.forget_oldest: takes as long with a thousand blocks as with one",
     ),
@@ -539,7 +539,7 @@ MUTANTS = [
         by="        # TASK 4: CacheAwareRouter.finished\n        where = self._in_flight.replica_of(request_id)\n"
            "        self._in_flight.finished(request_id)\n        self._map.forget(where)\n",
         killed_by="test_task_4_what_a_finished_request_has_cached_stays",
-        breaks="CacheAwareRouter.finished: What its replica has cached stays there",
+        breaks="CacheAwareRouter.finished: What its replica has cached stays",
     ),
     Mutant(
         name="the-cache-survives-its-replica",

@@ -23,6 +23,7 @@ texts or tuples, so they can be the keys of a dict. A replica and a request are 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 
 #: A part of a prompt.
@@ -71,7 +72,7 @@ class PrefixMap:
         self.max_blocks = max_blocks
         self._root = _Node(None, None)
         # Replica → the nodes that name it, the one that was used longest ago first. The values mean nothing.
-        self._nodes: dict[str, dict[_Node, None]] = {}
+        self._nodes: dict[str, OrderedDict[_Node, None]] = {}
         # END TASK
 
     def touch(self, replica: str, blocks: Sequence[Block]) -> None:
@@ -101,10 +102,10 @@ class PrefixMap:
             node = node.children[block]
             node.replicas.add(replica)
             path.append(node)
-        nodes = self._nodes.setdefault(replica, {})
+        nodes = self._nodes.setdefault(replica, OrderedDict())
         for node in reversed(path):
-            nodes.pop(node, None)
             nodes[node] = None
+            nodes.move_to_end(node)
         # END TASK
 
     def num_cached(self, blocks: Sequence[Block]) -> dict[str, int]:
@@ -163,8 +164,7 @@ class PrefixMap:
             {'A': 1}
         """
         # TASK 2: PrefixMap.forget_oldest
-        oldest = next(iter(self._nodes[replica]))
-        del self._nodes[replica][oldest]
+        oldest, _ = self._nodes[replica].popitem(last=False)
         self._take_from(oldest, replica)
         # END TASK
 
@@ -393,7 +393,7 @@ class CacheAwareRouter:
     # END SOLUTION ONLY
 
     def finished(self, request_id: str) -> None:
-        """Stop counting a request: it was answered, or it failed. What its replica has cached stays there.
+        """Stop counting a request: it was answered, or it failed. What its replica has cached stays, as old as it is.
 
         Raises ValueError unless the request is in flight; nothing changes then.
         """
@@ -452,7 +452,10 @@ class CacheAwareRouter:
 
     @property
     def loads(self) -> dict[str, int]:
-        """The number of requests in flight at each replica, in the order in which the replicas were added."""
+        """The number of requests in flight at each replica, in the order in which the replicas were added.
+
+        Each call returns a new dict.
+        """
         # TASK 4: CacheAwareRouter.loads
         return self._in_flight.loads
         # END TASK

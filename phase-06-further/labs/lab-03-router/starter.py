@@ -23,6 +23,7 @@ texts or tuples, so they can be the keys of a dict. A replica and a request are 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 
 #: A part of a prompt.
@@ -275,7 +276,7 @@ class CacheAwareRouter:
 
 
     def finished(self, request_id: str) -> None:
-        """Stop counting a request: it was answered, or it failed. What its replica has cached stays there.
+        """Stop counting a request: it was answered, or it failed. What its replica has cached stays, as old as it is.
 
         Raises ValueError unless the request is in flight; nothing changes then.
         """
@@ -322,7 +323,10 @@ class CacheAwareRouter:
 
     @property
     def loads(self) -> dict[str, int]:
-        """The number of requests in flight at each replica, in the order in which the replicas were added."""
+        """The number of requests in flight at each replica, in the order in which the replicas were added.
+
+        Each call returns a new dict.
+        """
         raise NotImplementedError("Task 4: CacheAwareRouter.loads")
 
     def replica_of(self, request_id: str) -> str | None:

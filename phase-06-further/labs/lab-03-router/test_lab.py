@@ -502,6 +502,10 @@ def test_task_3_a_caller_may_change_what_it_got(lab):
     in_flight.loads["A"] = 100
     in_flight.loads.pop("B")
     check_loads(in_flight, {"A": 1, "B": 0}, "a caller changed the dict that it got", "each call returns a new dict")
+    mine, theirs = in_flight.loads, in_flight.loads
+    mine["A"] = 9
+    assert theirs == {"A": 1, "B": 0}, (
+        f"one caller changed the dict that it got, and another one's is now {theirs}: each call returns a new dict")
     before = in_flight.loads
     in_flight.started("2", "B")
     assert before == {"A": 1, "B": 0} and in_flight.loads == {"A": 1, "B": 1}, (
