@@ -22,6 +22,7 @@ from mini_vllm.server.replicas.test_proxy import (
     STREAM,
     Worker,
     ask,
+    begun_stream,
     die,
     replica_of,
     whole,
@@ -79,22 +80,10 @@ def test_it_tells_which_replica_served_which_request_and_what_was_expected():
 
 def test_a_request_in_flight_is_counted_and_ends_when_the_stream_does():
     async def main(app, fleet, a):
-        may_end = asyncio.Event()
-
-        async def answer(writer):
-            writer.write(STREAM + EVENTS[0])
-            await may_end.wait()
-            writer.write(EVENTS[1] + EVENTS[2])
-
-        a.answer = answer
-        client = Client(PATH, {"model": "m", "prompt": "x", "stream": True})
-        task = asyncio.create_task(client.ask(app))
-        await client.has_begun.wait()
-        state = await state_of(app)
-        assert state["requests"][0]["status"] == "running"
-        assert (state["replicas"][0]["num_running"], state["replicas"][0]["num_answered"]) == (1, 0)
-        may_end.set()
-        await task
+        async with begun_stream(app, a):
+            state = await state_of(app)
+            assert state["requests"][0]["status"] == "running"
+            assert (state["replicas"][0]["num_running"], state["replicas"][0]["num_answered"]) == (1, 0)
         state = await state_of(app)
         assert state["requests"][0]["status"] == "200"
         assert (state["replicas"][0]["num_running"], state["replicas"][0]["num_answered"]) == (0, 1)

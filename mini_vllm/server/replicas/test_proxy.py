@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -94,6 +95,25 @@ async def ask(app, prompt="hello", key=None, path=PATH, **fields):
     return await Client(path, {"model": "m", "prompt": prompt, **fields}, key=key).ask(app)
 
 
+@asynccontextmanager
+async def begun_stream(app, worker):
+    """Yield a client whose stream has begun at ``worker``. The stream ends when the context is left."""
+    may_end = asyncio.Event()
+
+    async def answer(writer):
+        writer.write(STREAM + EVENTS[0])
+        await may_end.wait()
+        writer.write(EVENTS[1] + EVENTS[2])
+
+    worker.answer = answer
+    client = Client(PATH, {"model": "m", "prompt": "x", "stream": True})
+    task = asyncio.create_task(client.ask(app))
+    await client.has_begun.wait()
+    yield client
+    may_end.set()
+    await task
+
+
 def replica_of(client):
     return client.headers[b"x-mini-vllm-replica"].decode()
 
@@ -115,20 +135,8 @@ def test_an_answer_is_passed_on_and_names_its_replica():
 
 def test_a_stream_is_passed_on_as_it_arrives():
     async def main(app, fleet, a):
-        may_end = asyncio.Event()
-
-        async def answer(writer):
-            writer.write(STREAM + EVENTS[0])
-            await may_end.wait()
-            writer.write(EVENTS[1] + EVENTS[2])
-
-        a.answer = answer
-        client = Client(PATH, {"model": "m", "prompt": "x", "stream": True})
-        task = asyncio.create_task(client.ask(app))
-        await client.has_begun.wait()
-        assert client.data == EVENTS[0] and not client.has_ended and fleet.router.loads == {"a": 1}
-        may_end.set()
-        await task
+        async with begun_stream(app, a) as client:
+            assert client.data == EVENTS[0] and not client.has_ended and fleet.router.loads == {"a": 1}
         assert client.events() == [{"n": 1}, {"n": 2}]
 
     with_workers(main, "a")
@@ -303,22 +311,10 @@ def test_a_replica_that_is_stopping_gets_no_new_requests():
 def test_a_replica_that_has_closed_its_port_may_finish_what_it_has_begun():
     """Close the port as a server does that gets SIGTERM: it answers the requests that it has."""
     async def main(app, fleet, a):
-        may_end = asyncio.Event()
-
-        async def answer(writer):
-            writer.write(STREAM + EVENTS[0])
-            await may_end.wait()
-            writer.write(EVENTS[1] + EVENTS[2])
-
-        a.answer = answer
-        client = Client(PATH, {"model": "m", "prompt": "x", "stream": True})
-        task = asyncio.create_task(client.ask(app))
-        await client.has_begun.wait()
-        a.server.close()
-        await fleet.check(fleet.replicas["a"])
-        assert not fleet.up() and (await ask(app)).status == 503
-        may_end.set()
-        await task
+        async with begun_stream(app, a) as client:
+            a.server.close()
+            await fleet.check(fleet.replicas["a"])
+            assert not fleet.up() and (await ask(app)).status == 503
         assert client.data == b"".join(EVENTS)
 
     with_workers(main, "a")
@@ -326,22 +322,10 @@ def test_a_replica_that_has_closed_its_port_may_finish_what_it_has_begun():
 
 def test_a_replica_whose_health_is_bad_may_finish_what_it_has_begun():
     async def main(app, fleet, a, b):
-        may_end = asyncio.Event()
-
-        async def answer(writer):
-            writer.write(STREAM + EVENTS[0])
-            await may_end.wait()
-            writer.write(EVENTS[1] + EVENTS[2])
-
-        a.answer = answer
-        client = Client(PATH, {"model": "m", "prompt": "x", "stream": True})
-        task = asyncio.create_task(client.ask(app))
-        await client.has_begun.wait()
-        a.health = whole({"error": {"code": "stopping"}}, b"503 Service Unavailable")
-        await fleet.check(fleet.replicas["a"])
-        assert fleet.router.loads == {"b": 0} and replica_of(await ask(app)) == "b"
-        may_end.set()
-        await task
+        async with begun_stream(app, a) as client:
+            a.health = whole({"error": {"code": "stopping"}}, b"503 Service Unavailable")
+            await fleet.check(fleet.replicas["a"])
+            assert fleet.router.loads == {"b": 0} and replica_of(await ask(app)) == "b"
         assert client.events() == [{"n": 1}, {"n": 2}]
 
     with_workers(main)
