@@ -34,10 +34,16 @@ class OwnServer(Showpieces):
         check_server()
         check_model(model)
         from mini_vllm.arguments import NUM_SPECULATIVE_TOKENS
+        from mini_vllm.checks import whole_number
         from mini_vllm.engine import engine_of
         from mini_vllm.engine_config import EngineConfig
+        from mini_vllm.server.replicas.serving import MAX_REPLICAS
         from mini_vllm.server.serving import serve
         from mini_vllm.server.settings import ServerSettings
+        try:
+            whole_number("--replicas", num_replicas, 0, MAX_REPLICAS)
+        except ValueError as error:
+            raise LabError(str(error)) from None
         pieces = choose(self.labs, self.passes, self.file_of)
         if draft:
             pieces = _drafting(pieces)
@@ -61,13 +67,8 @@ class OwnServer(Showpieces):
         return next((lab for lab in self.labs if lab.router and self.passes(lab)), None)
 
     def _serve_replicas(self, settings: ServerSettings, num_replicas: int, pieces: Pieces, router: Lab | None) -> None:
-        from mini_vllm.checks import whole_number
         from mini_vllm.router import CacheAwareRouter
-        from mini_vllm.server.replicas.serving import MAX_REPLICAS, make_router, serve_replicas
-        try:
-            whole_number("--replicas", num_replicas, 1, MAX_REPLICAS)
-        except ValueError as error:
-            raise LabError(str(error)) from None
+        from mini_vllm.server.replicas.serving import make_router, serve_replicas
         router_class: Any = CacheAwareRouter
         if router is not None:
             files = {router.number: self.file_of(router)}
