@@ -13,7 +13,7 @@ follow a request, a reader needs plan, compute and deliver, and how requests are
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.engine_room.executor import Executor, StepResult
@@ -39,6 +39,12 @@ class LLMEngine(EngineFrame):
                  clock: Callable[[], float] = time.monotonic) -> None:
         """Build the engine. ``EngineFrame`` assembles the pieces; this adds look-ahead and recovery."""
         super().__init__(config, parts, loaded, trace, clock)
+        self._make_helpers()
+        #: The last outputs that were made, for the case that ``step`` fails before it returns them.
+        self._delivered: list[RequestOutput] = []
+
+    def _make_helpers(self) -> None:
+        """Create the pieces between the scheduler and the runner."""
         can_look_ahead = hasattr(self.runner, "step_ahead")
         self.speculation = Speculation(self.config.num_speculative_tokens, self.drafter, self.scheduler, self.kv_cache,
                                        self.sizes.draft_costs, self.parts.guess_record)
@@ -61,10 +67,14 @@ class LLMEngine(EngineFrame):
         return group.request_id
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
-        """End a request in any state and return its text so far; None if there is no such request."""
+        """End a request in any state and return its text so far; None if there is no such request.
+
+        If the request has ended, and no step has returned its last output yet, this returns it.
+        """
+        unseen = self.unseen.pop(request_id, None)
         group = self.live.groups.get(request_id)
         if group is None:
-            return None
+            return unseen
         for sequence in group.unfinished:
             self._finish(sequence, RequestStatus.FINISHED_ABORTED, "abort")
         self.let_go(group)
@@ -72,9 +82,9 @@ class LLMEngine(EngineFrame):
 
     def let_go(self, group: SequenceGroup) -> None:
         """Release a request that has ended, also what was learned for guessing its tokens."""
-        super().let_go(group)
         for sequence in group.sequences:
             self.speculation.forget(sequence.request)
+        super().let_go(group)
 
     def _draft_counts(self) -> dict[str, int]:
         return {"num_drafted_tokens": self.speculation.num_drafted_tokens,
@@ -89,12 +99,25 @@ class LLMEngine(EngineFrame):
     def step(self) -> list[RequestOutput]:
         """Plan one step, compute it, and return the outputs of the requests that got a token, ended or failed.
 
-        If the step fails, its requests are computed one by one. A request that also fails alone ends with the error;
-        the other requests and the engine continue. If too many steps in a row cannot plan anything, all requests end
-        with a StalledError as their ``error``; nothing is raised.
+        If the computation fails, its requests are computed one by one. A request that also fails alone ends with the
+        error; the other requests and the engine continue. If anything else fails, no single request is to blame, and
+        all that run end with the error. If too many steps in a row cannot plan anything, all requests end with a
+        StalledError as their ``error``. Only Ctrl-C and the like is raised; then no request loses a token.
         """
+        try:
+            outputs = self._step()
+        except BaseException as error:
+            outputs = self._start_over(error)
+            if not isinstance(error, Exception):
+                self.put_back(outputs)
+                raise
+        return self.with_unseen(outputs)
+
+    def _step(self) -> list[RequestOutput]:
+        self._delivered = []
         self.trace.start_step(self.scheduler)
-        plan = self._plan()
+        plan = self.scheduler.schedule()
+        plan = self.speculation.extend(plan, self.lookahead.has_started(plan))
         self.trace.record_plan(self.scheduler, plan)
         self.note_start(plan)
 
@@ -104,17 +127,7 @@ class LLMEngine(EngineFrame):
         outputs = self.deliver(plan, result)
         accepted = self.speculation.last_accepted
         self.trace.end_step(plan, result.token_ids, *([accepted] if accepted else []))
-        return self.with_unseen(outputs)
-
-    def _plan(self) -> SchedulerOutput:
-        """Plan a step, with drafts. If the drafter raises, the plan is undone: its requests wait, and lose no token."""
-        plan = self.scheduler.schedule()
-        try:
-            return self.speculation.extend(plan, self.lookahead.has_started(plan))
-        except BaseException:  # also Ctrl-C while a model guesses
-            self.lookahead.drop()
-            self.recovery.undo(plan)
-            raise
+        return outputs
 
     def compute(self, plan: SchedulerOutput) -> StepResult:
         """Compute ``plan`` and return its tokens, or an error for every request if the engine has stalled."""
@@ -143,11 +156,15 @@ class LLMEngine(EngineFrame):
         # Failures come last: siblings of a failed sequence keep the token that they got in this step.
         moved = [*self._end_outgrown(plan), *self._take_tokens(result), *self._fail(result)]
         self.speculation.settle(plan)
-        groups = {group.request_id: group for group in moved}
-        outputs = [group.to_output() for group in groups.values()]
-        for output in outputs:
+        return self._report({group.request_id: group for group in moved}.values())
+
+    def _report(self, groups: Iterable[SequenceGroup]) -> list[RequestOutput]:
+        """Return the outputs of ``groups``, and release the requests that have ended."""
+        groups = list(groups)
+        self._delivered = outputs = [group.to_output() for group in groups]  # _start_over knows what was released
+        for group, output in zip(groups, outputs):
             if output.finished:
-                self.let_go(groups[output.request_id])
+                self.let_go(group)
         return outputs
 
     def _fork(self, plan: SchedulerOutput, result: StepResult) -> None:
@@ -163,16 +180,9 @@ class LLMEngine(EngineFrame):
 
     def _end_outgrown(self, plan: SchedulerOutput) -> list[SequenceGroup]:
         """End the requests that the scheduler has already removed because the whole pool could not hold them."""
-        unreported, self.recovery.unreported = self.recovery.unreported, []
-        ended = [*(request for request in unreported if self._is_unfinished(request)), *plan.finished]
-        for request in ended:
+        for request in plan.finished:
             self.live.sequence(request.request_id).end(request.status.value)
-        return [self.live.group_of(request.request_id) for request in ended]
-
-    def _is_unfinished(self, request: Request) -> bool:
-        """Check whether nobody has aborted ``request``, or given its id to another, since its step was undone."""
-        sequence = self.live.find(request.request_id)
-        return sequence is not None and sequence.request is request and not sequence.finished
+        return [self.live.group_of(request.request_id) for request in plan.finished]
 
     def _take_tokens(self, result: StepResult) -> list[SequenceGroup]:
         now_s = self.clock()
@@ -218,9 +228,56 @@ class LLMEngine(EngineFrame):
         yet, and ``abort_request`` returns None for it.
         """
         self.lookahead.drop_step_of(sequence.request)
-        sequence.end(reason)
         if self.scheduler.abort_request(sequence.request.request_id) is not None:
             sequence.request.status = status
+        sequence.end(reason)
+
+    # ---- errors that no single request caused
+
+    def fail_all(self, error: Exception) -> list[RequestOutput]:
+        """End all requests with ``error``. Afterwards only outputs kept by ``put_back`` are left."""
+        self._delivered = []
+        return self._start_over(error, ends_all=True)
+
+    def _start_over(self, error: BaseException, ends_all: bool = False) -> list[RequestOutput]:
+        """Create the scheduler and the KV cache anew: what they hold may be half changed. No prefix stays cached.
+
+        Requests that ran end with ``error``; those that waited wait again. After Ctrl-C all of them wait: they keep the
+        tokens that they had, and their K/V is computed again. Return the outputs that the failed step did not return.
+        """
+        ended: list[SequenceGroup] = []
+        self._make_scheduler(self.parts)
+        self.runner.cache.clear_blocks(range(self.sizes.num_blocks))
+        self.drafter = self._make_drafter(self.parts)
+        self._make_helpers()
+        for group in list(self.live.groups.values()):
+            ends = ends_all or isinstance(error, Exception) and any(
+                sequence.request.status is RequestStatus.RUNNING for sequence in group.unfinished)
+            for sequence in group.unfinished:
+                if sequence.return_to_last_token().is_finished:  # the scheduler had just ended it
+                    sequence.end(sequence.request.status.value)
+            refusal = None if ends else self._wait_again(group)
+            if ends or refusal is not None:
+                group.error = describe(refusal or error)
+                for sequence in group.unfinished:
+                    sequence.request.status = RequestStatus.FINISHED_ERROR
+                    sequence.end("error")
+            if not group.unfinished:
+                ended.append(group)
+        outputs = {output.request_id: output for output in self._delivered}
+        outputs.update((output.request_id, output) for output in self._report(ended))
+        return list(outputs.values())
+
+    def _wait_again(self, group: SequenceGroup) -> Exception | None:
+        """Give the unfinished sequences of ``group`` to the scheduler. Return its error if it refuses one of them."""
+        if not any(sequence.request.output_token_ids for sequence in group.sequences):
+            group.leader.num_sequences = len(group.sequences)  # it will be forked, perhaps once more
+        try:
+            for sequence in group.unfinished[:1] if group.leader.num_sequences > 1 else group.unfinished:
+                self.scheduler.add_request(sequence.request)
+        except Exception as error:
+            return error
+        return None
 
 
 def engine_of(config: EngineConfig | None = None, parts: EngineParts | None = None,

@@ -35,8 +35,6 @@ class Recovery:
     def __init__(self, scheduler: Scheduler, kv_cache: KVCacheManager, cache: PagedKVCache, lookahead: LookAhead
                  ) -> None:
         self.scheduler, self.kv_cache, self.cache, self.lookahead = scheduler, kv_cache, cache, lookahead
-        #: Requests that the scheduler ended in a step that was undone: their ends have not been reported.
-        self.unreported: list[Request] = []
 
     def compute(self, plan: SchedulerOutput, compute: Compute) -> StepResult:
         """Run ``compute(plan)``. If it fails, compute each request alone.
@@ -44,16 +42,11 @@ class Recovery:
         Requests that also fail alone are in ``errors``; the others continue.
         """
         try:
-            try:
-                return compute(plan)
-            except Exception as error:
-                result = self.compute_apart(plan, error, compute)
-                self.lookahead.drop()
-                return result
-        except BaseException:  # Ctrl-C, or compute_apart raised; the requests may continue or be aborted
+            return compute(plan)
+        except Exception as error:
+            result = self.compute_apart(plan, error, compute)
             self.lookahead.drop()
-            self.undo(plan)
-            raise
+            return result
 
     def compute_apart(self, plan: SchedulerOutput, error: Exception, compute: Compute) -> StepResult:
         """Compute the requests of a step that raised ``error`` one by one, in the order of admission.
@@ -98,30 +91,12 @@ class Recovery:
             self.cache.clear_slots(slot_mapping(tables, token_positions(context_lens, starts), starts,
                                                 self.kv_cache.block_size))
 
-    def undo(self, plan: SchedulerOutput) -> None:
-        """Undo an interrupted step or ``compute_apart``: its tokens do not count, and its requests are preempted.
-
-        Requests that had outgrown the pool have ended all the same; the next step reports them.
-        """
-        self.unreported += plan.finished
-        unwritten = {destination for _, destination in plan.copies}
-        running = [request for request in plan.requests if request.status is RequestStatus.RUNNING]
-        for request in running:
-            unwritten.update(self._take_back(request, plan.num_scheduled_tokens[request.request_id]))
-        self._forget_unwritten(plan, unwritten)
-        for request in reversed(running):
-            self.scheduler.preempt(request)
-        self.discard(unwritten)
-
     def discard(self, block_ids: Iterable[int]) -> None:
         """Discard the content of these blocks, which is not trusted; see ``discard_blocks``."""
         discard_blocks(block_ids, self.kv_cache, self.cache)
 
     def _take_back(self, request: Request, num_new: int) -> list[int]:
-        """Take back the last ``num_new`` computed tokens of ``request``. Return the blocks they would have been in.
-
-        If ``compute_apart`` did this and was then interrupted, ``undo`` does it again, and gets more blocks.
-        """
+        """Take back the last ``num_new`` computed tokens of ``request``. Return the blocks they would have been in."""
         request.num_computed_tokens = max(request.num_computed_tokens - num_new, 0)
         first = request.num_computed_tokens // self.kv_cache.block_size
         return self.kv_cache.get_block_ids(request.request_id)[first:]

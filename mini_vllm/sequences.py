@@ -44,6 +44,8 @@ class SequenceState:
                                        cumulative_logprob=None if params.logprobs is None else 0.0)
         self.row = SamplerRow(params, request.prompt_token_ids, request.output_token_ids, eos_token_ids,
                               make_key(params.seed, index), bad_words, cursor)
+        #: The number of output tokens that are in the text.
+        self._num_taken = 0
         self._tokenizer = tokenizer
         self._detokenizer = StreamingDetokenizer(tokenizer, params.skip_special_tokens)
         self._stopping = StopChecker(params, eos_token_ids)
@@ -54,12 +56,17 @@ class SequenceState:
 
     def take_token(self, token_id: int, logprob: TokenLogprob | None) -> str | None:
         """Add the text of a token that was sampled and appended. Return the finish reason if it ends the output."""
-        output = self.output
+        output, num_tokens = self.output, len(self.request.output_token_ids)
+        is_hidden = self._stopping.ends_by_id(token_id, num_tokens) and not self._stopping.shows_stop
+        if is_hidden:
+            before, new_text = self._detokenizer.finish(), ""  # the bytes of a character may have waited for the next
+        else:
+            before, new_text = "", self._detokenizer.add(token_id)
         if logprob is not None and output.logprobs is not None and output.cumulative_logprob is not None:
             output.logprobs.append(with_texts(logprob, self._tokenizer))
             output.cumulative_logprob += logprob.logprob
-        new_text = self._detokenizer.add(token_id)
-        self.output.text += self._stopping.add(token_id, new_text, len(self.request.output_token_ids))
+        output.text += self._stopping.add(token_id, new_text, num_tokens, before)
+        self._num_taken = num_tokens
         if self.row.cursor is None:
             return self._stopping.finish_reason
         return self._stopping.finish_reason if self._follow_grammar(token_id) else "stop"
@@ -74,10 +81,22 @@ class SequenceState:
         is_long_enough = len(self.request.output_token_ids) >= self.request.sampling_params.min_tokens
         return not (is_long_enough and self.row.cursor.is_complete)
 
+    def return_to_last_token(self) -> RequestStatus:
+        """Let the request wait as if no step had begun since its last token. Return its status."""
+        request = self.request
+        del request.output_token_ids[self._num_taken:]
+        del request.all_token_ids[request.num_prompt_tokens + self._num_taken:]
+        if not request.status.is_finished:
+            request.num_computed_tokens, request.num_sequences = 0, 1
+            if request.status is RequestStatus.RUNNING:
+                request.num_preemptions += 1
+                request.status = RequestStatus.PREEMPTED
+        return request.status
+
     def end(self, reason: str) -> None:
-        """End the output: show the text held back, unless a stop cut it off."""
+        """End the output: show the text held back, unless a stop string cut it off."""
         self.output.text += self._stopping.finish()
-        if self._stopping.stop_reason is None:
+        if not isinstance(self._stopping.stop_reason, str):
             self.output.text += self._detokenizer.finish()
         self.output.finish_reason = reason
         self.output.stop_reason = self._stopping.stop_reason

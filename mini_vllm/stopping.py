@@ -36,30 +36,38 @@ class StopChecker:
         self._eos_token_ids = frozenset() if params.ignore_eos else frozenset(eos_token_ids)
         self._min_tokens = params.min_tokens
         self._max_tokens = math.inf if params.max_tokens is None else params.max_tokens
-        self._shows_stop = params.include_stop_str_in_output
+        self.shows_stop = params.include_stop_str_in_output
         #: Not shown yet: it may be the beginning of a stop string.
         self._held = ""
 
-    def add(self, token_id: int, new_text: str, num_output_tokens: int) -> str:
+    def ends_by_id(self, token_id: int, num_output_tokens: int) -> bool:
+        """Check whether this token ends the output, whatever its text is. ``num_output_tokens`` includes the token."""
+        is_stop = token_id in self._eos_token_ids or token_id in self._stop_token_ids
+        return is_stop and num_output_tokens >= self._min_tokens
+
+    def add(self, token_id: int, new_text: str, num_output_tokens: int, before: str = "") -> str:
         """Take the next token and return the text that may be shown now.
 
-        ``new_text`` is the text that this token completed; ``num_output_tokens`` includes the token. A token that ends
-        the output by its id shows none of its own text, nor does a stop string, unless the parameters ask for it. Of
-        several stop strings the one that begins first wins, then the longest. Before ``min_tokens`` nothing stops the
-        output, and a stop string completed there is ordinary text. Raise RuntimeError, and change nothing, if the
-        output has already ended.
+        ``new_text`` is the text that this token completed, and ``before`` the end of the text before it, if that was
+        not passed yet; ``num_output_tokens`` includes the token. A token that ends the output by its id shows none of
+        its own text, nor does a stop string, unless the parameters ask for it (``shows_stop``). Of several stop strings
+        the one that begins first wins, then the longest. Before ``min_tokens`` nothing stops the output, and a stop
+        string completed there is ordinary text. Raise RuntimeError, and change nothing, if the output has already
+        ended.
         """
         if self.finish_reason is not None:
             raise RuntimeError(f"token {token_id} comes after the end of the output ({self.finish_reason})")
-        if num_output_tokens >= self._min_tokens:
-            if token_id in self._eos_token_ids or token_id in self._stop_token_ids:
-                stop_id = None if token_id in self._eos_token_ids else token_id
-                return self._stop(stop_id, shown=self._held + new_text if self._shows_stop else self._held)
+        ends_by_id = self.ends_by_id(token_id, num_output_tokens)
+        new_text = before if ends_by_id and not self.shows_stop else before + new_text
+        if num_output_tokens >= self._min_tokens and not (ends_by_id and self.shows_stop):
             match = self._first_match(new_text)
             if match is not None:
                 start, stop_string = match
-                end = start + len(stop_string) if self._shows_stop else start
+                end = start + len(stop_string) if self.shows_stop else start
                 return self._stop(stop_string, shown=(self._held + new_text)[:end])
+        if ends_by_id:
+            stop_id = None if token_id in self._eos_token_ids else token_id
+            return self._stop(stop_id, shown=self._held + new_text)
         if num_output_tokens >= self._max_tokens:
             self.finish_reason = "length"
         text = self._held + new_text

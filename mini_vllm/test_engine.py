@@ -638,7 +638,7 @@ def test_ctrl_c_in_the_step_that_ends_an_outgrown_request_does_not_lose_its_end(
             engine.step()
     monkeypatch.undo()
     if leaves:
-        assert engine.abort_request("grows").finish_reason == "abort"
+        assert engine.abort_request("grows").finish_reason == "kv_cache_full"
         assert engine.step() == []
         return
     (output,) = engine.step()

@@ -5,7 +5,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from mini_vllm.conftest import examples
-from mini_vllm.request import SamplingParams
+from mini_vllm.models.test_tokenizer import LLAMA_2
+from mini_vllm.request import Request, SamplingParams
+from mini_vllm.sequences import SequenceState
 from mini_vllm.stopping import StopChecker
 
 EOS = 2
@@ -218,3 +220,26 @@ def test_one_stop_string_cuts_the_text_at_the_same_place_however_it_is_split(tex
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)])]
     checker = make_checker(stop=stop)
     assert "".join(feed(checker, *pieces)) + checker.finish() == text.partition(stop)[0]
+
+
+# ---- the text before a stop id
+
+
+QUICK = LLAMA_2.encode("quick", add_special_tokens=False)[-1]
+
+
+@pytest.mark.parametrize("stop_id, params, expected", [
+    (None, {}, " a你"), (QUICK, {}, " a你"), (QUICK, {"include_stop_str_in_output": True}, " a你ick"),
+    (QUICK, {"stop": "你"}, " a"), (QUICK, {"stop": "b"}, " a你"), (EOS, {}, " a你"),
+    (EOS, {"skip_special_tokens": False}, " a你"), (EOS, {"include_stop_str_in_output": True}, " a你"),
+    (EOS, {"include_stop_str_in_output": True, "skip_special_tokens": False}, " a你</s>")])
+def test_a_character_that_is_spelled_in_bytes_is_not_lost_with_the_stop_id(stop_id, params, expected):
+    """Its bytes wait for the token after them, which may be the one that ends the output."""
+    ids = [*LLAMA_2.encode("a你", add_special_tokens=False), *([] if stop_id is None else [stop_id])]
+    params = SamplingParams(max_tokens=len(ids), stop_token_ids=[QUICK], **params)
+    sequence = SequenceState(Request("r", [5], params), 0, LLAMA_2)
+    for token_id in ids:
+        sequence.request.append_output_token(token_id)
+        reason = sequence.take_token(token_id, None)
+    sequence.end(reason)
+    assert sequence.output.text == expected.lstrip() and reason == ("length" if stop_id is None else "stop")

@@ -40,6 +40,8 @@ from mini_vllm.trace.recorder import NoTrace, StepTrace
 class EngineFrame(ABC):
     """An engine without its step."""
 
+    _draft_model: LoadedModel | None = None
+
     def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None,
                  loaded: LoadedModel | None = None, trace: StepTrace | NoTrace | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,7 +57,8 @@ class EngineFrame(ABC):
         self.sizes = sizes = EngineSizes.choose(config, self.loaded)
         self.max_model_len, self.max_num_batched_tokens = sizes.max_model_len, sizes.max_num_batched_tokens
         self.prompts = PromptReader(self.tokenizer, self.loaded.config.vocab_size, self.max_model_len)
-        self._make_parts(parts)
+        self._make_scheduler(parts)
+        self._make_runner(parts)
         #: Unfinished requests.
         self.live = LiveRequests()
         self.drafter = self._make_drafter(parts)
@@ -73,8 +76,8 @@ class EngineFrame(ABC):
         self.inputs = InputProcessor(config, self.prompts, lambda name: name in live or name in unseen, clock,
                                      parts.grammar)
 
-    def _make_parts(self, parts: EngineParts) -> None:
-        """Create the replaceable pieces and connect them."""
+    def _make_scheduler(self, parts: EngineParts) -> None:
+        """Create the pieces that know who holds which block."""
         config, sizes = self.config, self.sizes
         self.kv_cache = make_kv_cache(parts, sizes.num_blocks, config.block_size, config.enable_prefix_caching)
         scheduler = with_priority_preemption(parts.scheduler) if config.preempt_for_priority else parts.scheduler
@@ -82,6 +85,10 @@ class EngineFrame(ABC):
             self.kv_cache, config.max_num_seqs, self.max_num_batched_tokens, parts.request_queue(config.aging_rate),
             config.watermark))
         self.scheduler.max_num_chunk_tokens = sizes.max_num_chunk_tokens  # a simpler scheduler need not read it
+
+    def _make_runner(self, parts: EngineParts) -> None:
+        """Create the pieces that compute."""
+        config, sizes = self.config, self.sizes
         self.sampler: Sampler = parts.sampler()
         make_runner = runner_class(parts.model_runner, parts.attention, self.loaded.model, config.block_size)
         self.runner: ModelRunner = checked("model_runner", make_runner(
@@ -96,10 +103,12 @@ class EngineFrame(ABC):
         if config.draft == NGRAM or not config.num_speculative_tokens:
             drafter: Drafter = parts.drafter()
             return drafter
-        from mini_vllm.speculation.model_drafter import ModelDrafter
-        return ModelDrafter.of(config.draft, self.loaded, self.sizes.num_blocks, config.block_size,
-                               self.max_num_batched_tokens, lambda request: live.sequence(request.request_id).row,
-                               self.sampler)
+        from mini_vllm.speculation.model_drafter import ModelDrafter, load_draft
+        if self._draft_model is None:
+            self._draft_model = load_draft(config.draft, self.loaded)
+        return ModelDrafter(self._draft_model, self.sizes.num_blocks, config.block_size, self.max_num_batched_tokens,
+                            lambda request: live.sequence(request.request_id).row, self.sampler,
+                            cost_per_token=self._draft_model.num_bytes / self.loaded.num_bytes)
 
     # ---- what an engine must add
 

@@ -112,9 +112,9 @@ def test_seats_are_given_back_whatever_happens():
 @pytest.fixture
 def poison(monkeypatch):
     """Make a prompt of sevens break its step, and a prompt of eights break a step once it has some output."""
-    real = LLMEngine._make_parts
+    real = LLMEngine._make_runner
 
-    def make_parts(self, parts):
+    def make_runner(self, parts):
         real(self, parts)
         step = self.runner.step
 
@@ -129,7 +129,7 @@ def poison(monkeypatch):
 
         self.runner.step = broken
 
-    monkeypatch.setattr(LLMEngine, "_make_parts", make_parts)
+    monkeypatch.setattr(LLMEngine, "_make_runner", make_runner)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -31,6 +31,16 @@ from mini_vllm.sampling.row import SamplerRow, is_plain, row_after
 SAMPLE = "Once upon a time, in 1834, there was a king – and he had 3 daughters.\n\tdef f(x): return x // 2"
 
 
+def load_draft(draft: str | Path, target: LoadedModel) -> LoadedModel:
+    """Load the model ``draft``, which is to guess for ``target``. Raise ValueError if their vocabularies differ."""
+    loaded = target if str(draft) == str(target.name) else load(draft)
+    sizes = loaded.config.vocab_size, target.config.vocab_size
+    if sizes[0] != sizes[1] or loaded.tokenizer.encode(SAMPLE) != target.tokenizer.encode(SAMPLE):
+        raise ValueError(f"draft is {str(draft)!r}, whose vocabulary ({sizes[0]} tokens) is not that of "
+                         f"{target.name} ({sizes[1]} tokens)")
+    return loaded
+
+
 class ModelDrafter:
     """Guesses with a second model, which has its own paged KV cache."""
 
@@ -50,18 +60,6 @@ class ModelDrafter:
         self._copies: dict[str, Request] = {}
         #: Request id → the last guess, whose K/V the small model has computed except for the last token.
         self._guesses: dict[str, list[int]] = {}
-
-    @classmethod
-    def of(cls, draft: str | Path, target: LoadedModel, num_blocks: int, block_size: int, max_num_batched_tokens: int,
-           row_of: Callable[[Request], SamplerRow], sampler: Sampler) -> ModelDrafter:
-        """Load the model ``draft`` as the drafter of ``target``. Raise ValueError if their vocabularies differ."""
-        loaded = target if str(draft) == str(target.name) else load(draft)
-        sizes = loaded.config.vocab_size, target.config.vocab_size
-        if sizes[0] != sizes[1] or loaded.tokenizer.encode(SAMPLE) != target.tokenizer.encode(SAMPLE):
-            raise ValueError(f"draft is {str(draft)!r}, whose vocabulary ({sizes[0]} tokens) is not that of "
-                             f"{target.name} ({sizes[1]} tokens)")
-        return cls(loaded, num_blocks, block_size, max_num_batched_tokens, row_of, sampler,
-                   cost_per_token=loaded.num_bytes / target.num_bytes)
 
     def propose(self, request: Request, max_tokens: int) -> list[int]:
         """Guess the next ``max_tokens`` tokens of ``request``; none if the small model's cache is too small for it."""
@@ -92,7 +90,8 @@ class ModelDrafter:
                          min(len(guess), len(token_ids)))
         for token_id in token_ids:
             copy.append_output_token(token_id)
-        copy.num_computed_tokens += min(num_right, max(len(guess) - 1, 0))
+        num_computed = copy.num_computed_tokens + min(num_right, max(len(guess) - 1, 0))
+        copy.num_computed_tokens = min(num_computed, copy.num_tokens - 1)  # leave a token to read: it gives the guess
         self.kv_cache.give_back_slots(copy)
 
     def forget(self, request: Request) -> None:
@@ -148,7 +147,7 @@ class ModelDrafter:
                      for copy, guess in zip(copies, guesses)}
         unread = list(copies)
         while unread:
-            budget, steps, names = self._max_num_batched_tokens, list[RequestStep](), list[str]()
+            budget, planned = self._max_num_batched_tokens, list[tuple[str, RequestStep]]()
             for copy in sorted(unread, key=lambda copy: len(texts[copy.request_id]) - positions[copy.request_id] > 1):
                 name, start = copy.request_id, positions[copy.request_id]
                 end = min(len(texts[name]), start + budget)
@@ -156,14 +155,15 @@ class ModelDrafter:
                     continue
                 budget -= end - start
                 positions[name] = end
-                steps.append(RequestStep(texts[name][start:end], self.kv_cache.get_block_ids(name), end,
-                                         needs_logits=end == len(texts[name])))
-                names.append(name)
+                planned.append((name, RequestStep(texts[name][start:end], self.kv_cache.get_block_ids(name), end,
+                                                  needs_logits=end == len(texts[name]))))
+            # The runner needs single tokens first, and the budget may have left one token of a longer text.
+            planned.sort(key=lambda entry: len(entry[1].token_ids) > 1)
             copies_of_blocks = [(source.block_id, copy.block_id)
                                 for source, copy in self.kv_cache.block_pool.pending_copies]
-            logits = self.runner.step(steps, copies_of_blocks)
+            logits = self.runner.step([step for _, step in planned], copies_of_blocks)
             self.kv_cache.finish_step()
-            wanted = [name for name, step in zip(names, steps) if step.needs_logits]
+            wanted = [name for name, step in planned if step.needs_logits]
             last.update(zip(wanted, logits))
             mx.eval(self.runner.cache.pools)
             unread = [copy for copy in unread if copy.request_id not in last]

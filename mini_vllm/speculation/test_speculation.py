@@ -1,5 +1,7 @@
 """Drafts in the engine: they change no token, take only what is left over, and are worth what they cost."""
 
+import dataclasses
+
 import pytest
 
 from mini_vllm.backend import mx
@@ -380,7 +382,7 @@ def test_drafts_are_off_by_default_and_then_come_from_the_text(loaded):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_drafter_that_raises_costs_no_token(loaded, error):
+def test_a_drafter_that_raises_ends_the_requests_that_run_and_ctrl_c_costs_no_token(loaded, error):
     plain, _ = run(loaded)
     tokens = {name: [each.token_ids for each in output.outputs] for name, output in plain.items()}
 
@@ -399,8 +401,10 @@ def test_a_drafter_that_raises_costs_no_token(loaded, error):
                 raise error("the drafter is broken")
             super().advance(request, token_ids)
 
-    engine = LLMEngine(EngineConfig(num_blocks=60, block_size=8, num_speculative_tokens=4),
-                       EngineParts(drafter=lambda: Raising(tokens)), loaded)
+    drafter = Raising(tokens)
+    engine = LLMEngine(EngineConfig(num_blocks=60, block_size=8, num_speculative_tokens=4, max_num_seqs=4),
+                       EngineParts(drafter=lambda: drafter), loaded)
+    engine.sizes = dataclasses.replace(engine.sizes, draft_costs=FREE)
     engine.speculation.costs = FREE
     for number, params in enumerate(PARAMS):
         engine.add_request([number + 1, *range(9, 25)], SamplingParams(max_tokens=30, ignore_eos=True, **params),
@@ -412,8 +416,13 @@ def test_a_drafter_that_raises_costs_no_token(loaded, error):
         except error:
             num_raised += 1
         engine.kv_cache.check_integrity()
-    assert num_raised == 4 and engine.kv_cache.block_pool.get_usage() == 0.0
-    assert {name: [each.token_ids for each in output.outputs] for name, output in outputs.items()} == tokens
+    assert engine.kv_cache.block_pool.get_usage() == 0.0 and set(outputs) == set(tokens)
+    failed = {name for name, output in outputs.items() if output.error == "ValueError: the drafter is broken"}
+    assert (num_raised == 4 and not failed) if error is KeyboardInterrupt else (num_raised == 0 and len(failed) > 1)
+    for name, output in outputs.items():
+        got = [each.token_ids for each in output.outputs]
+        assert got == tokens[name] if name not in failed else all(
+            mine == whole[:len(mine)] for mine, whole in zip(got, tokens[name]))
 
 
 def test_a_step_whose_guesses_fail_is_computed_without_them_and_leaves_no_nan(loaded):

@@ -18,7 +18,7 @@ from fuzz.alone import Alone, are_same_beams
 from fuzz.draws import PromptDraw, draw_config
 from fuzz.engine_checks import WorkChecks, check_holds_no_nan, check_is_empty
 from fuzz.expect import expect
-from fuzz.faults import Interrupted, PlanLost, interrupt_at_times, lose_plan_once
+from fuzz.faults import Interrupted, interrupt_at_times, lose_plan_once
 from fuzz.networks import NETWORKS, break_token, network
 from fuzz.work import Work, changes, short
 from fuzz.work_draw import WorkDraw
@@ -129,6 +129,7 @@ class Schedule:
                     self._note("the plan is lost")
                     self.fault = "lost plan, done"
                     lose_plan_once(self.engine, is_planned=self.rng.random() < 0.5)
+                    self.tried["lost plans"] += 1
                 self._step()
         self.tried["preemptions"] += self.engine.scheduler.num_preemptions
         self.tried["forks"] += self.engine.metrics().num_forks
@@ -189,10 +190,6 @@ class Schedule:
             self._note("Ctrl-C")
             self.tried["interrupts"] += 1
             outputs = []
-        except PlanLost as error:
-            self.tried["lost plans"] += 1
-            outputs = engine.fail_all(error)
-            expect(not engine.has_unfinished_requests(), "fail_all left requests")
         engine.kv_cache.check_integrity()
         num_seats = sum(request.num_sequences for request in engine.scheduler.running)
         expect(num_seats <= config.max_num_seqs, f"{num_seats} sequences run, the bound is {config.max_num_seqs}")

@@ -1,8 +1,8 @@
 """The random schedules of ``engine`` with drafts: each request must still generate the tokens that it generates alone.
 
-Most drafts come from a drafter that knows the request's output and gets some tokens wrong, so that drafts of every
-length are accepted, rejected, and cut off by stops. Drafted tokens cost nothing here, so all guesses are computed.
-After every step, no block may be findable by a token that the model has not drawn, and no request may hold slots of
+Many drafts come from a drafter that knows the request's output and gets some tokens wrong, so that drafts of every
+length are accepted, rejected, and cut off by stops. Others come from a draft model: the network itself, which is always
+right, or another one. Drafted tokens cost nothing here, so all guesses are computed. After every step, no block may be findable by a token that the model has not drawn, and no request may hold slots of
 wrong guesses.
 """
 
@@ -13,10 +13,14 @@ from dataclasses import replace
 
 from fuzz import engine
 from fuzz.expect import expect
+from fuzz.networks import NETWORKS, network
 from mini_vllm.block_pool import BlockHash
 from mini_vllm.fast.step_costs import DraftCost, StepCosts
 from mini_vllm.request import Request
+from mini_vllm.sampler import Sampler
+from mini_vllm.speculation.model_drafter import ModelDrafter
 from mini_vllm.speculation.ngram_drafter import NgramDrafter
+from mini_vllm.speculation.speculation import Drafter
 
 FREE = StepCosts((DraftCost(1, -100.0, -1.0),), no_lookahead=-1.0)
 
@@ -31,17 +35,31 @@ class Drafting(engine.Schedule):
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         rng = self.rng_of_drafts = random.Random(rng.random())
-        drafter = NgramDrafter(1) if rng.random() < 0.2 else Knowing(self, rng, rng.choice((0.2, 0.5, 0.8, 1.0)))
-        if isinstance(drafter, Knowing):
-            drafter.cost_per_token = rng.choice((0.0, 0.001))
+        drafter = self._drafter(rng)
         speculation = self.engine.speculation
         speculation.max_tokens = rng.choice((1, 2, 3, 4, 8))
-        speculation.drafter = drafter
+        speculation.drafter = self.engine.drafter = drafter
         if rng.random() < 0.8:
             speculation.costs = FREE
 
+    def _drafter(self, rng: random.Random) -> Drafter:
+        kind = rng.random()
+        if kind < 0.2:
+            return NgramDrafter(1)
+        if kind < 0.6:
+            drafter = Knowing(self, rng, rng.choice((0.2, 0.5, 0.8, 1.0)))
+            drafter.cost_per_token = rng.choice((0.0, 0.001))
+            return drafter
+        name = self.loaded.name.removesuffix(", broken")
+        return ModelDrafter(network(name if rng.random() < 0.5 or name == "tiny-tales" else rng.choice(list(NETWORKS))),
+                            rng.choice((8, 40, 200)), rng.choice((1, 3, 8)), rng.choice((1, 2, 7, 64)),
+                            lambda request: self.engine.live.sequence(request.request_id).row, Sampler(),
+                            rng.choice((0.0, 0.001)))
+
     def _step(self) -> None:
         super()._step()
+        if isinstance(self.engine.drafter, ModelDrafter):
+            self.engine.drafter.kv_cache.check_integrity()
         known = [list(request.all_token_ids) for request in self._requests()]
         known += [work.prompt + each.token_ids for work in self.works if work.output for each in work.output.outputs]
         for block in self.engine.kv_cache.block_pool.blocks:
