@@ -224,6 +224,22 @@ def on_cpu() -> mx.StreamContext:
     return mx.stream(mx.cpu)
 
 
+def check_process() -> None:
+    """Raise RuntimeError in a process that was forked from one that used MLX: its threads stayed there.
+
+    Without this, the first computation would wait for them for ever.
+    """
+    global _used_in
+    _used_in = _used_in or os.getpid()
+    if _used_in != os.getpid():
+        raise RuntimeError(f"process {os.getpid()} was forked from process {_used_in}, which has used MLX, so MLX does "
+                           "not work here. Start it with subprocess, or with multiprocessing's method \"spawn\".")
+
+
+#: The process that used MLX first.
+_used_in: int | None = None
+
+
 def _cpu_model() -> str:
     fallback = os.uname().machine
     try:
@@ -233,4 +249,4 @@ def _cpu_model() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), fallback)
 
 
-__all__ = ["BlasInfo", "blas", "device_name", "is_cpu", "mx", "nn", "on_cpu"]
+__all__ = ["BlasInfo", "blas", "check_process", "device_name", "is_cpu", "mx", "nn", "on_cpu"]

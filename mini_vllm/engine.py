@@ -12,6 +12,7 @@ follow a request, a reader needs plan, compute and deliver, and how requests are
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 
@@ -24,7 +25,7 @@ from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.prompts import Prompt, PromptTokens
 from mini_vllm.parts.complete_parts import fit
 from mini_vllm.recovery import Recovery
-from mini_vllm.request import Priority, Request, RequestOutput, RequestStatus, SamplingParams, TokenLogprob
+from mini_vllm.request import Priority, RequestOutput, RequestStatus, SamplingParams, TokenLogprob
 from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.sequences import STATUS_OF, SequenceGroup, SequenceState
 from mini_vllm.speculation.speculation import Speculation
@@ -75,9 +76,18 @@ class LLMEngine(EngineFrame):
         group = self.live.groups.get(request_id)
         if group is None:
             return unseen
-        for sequence in group.unfinished:
-            self._finish(sequence, RequestStatus.FINISHED_ABORTED, "abort")
-        self.let_go(group)
+        unfinished = group.unfinished
+        try:
+            for sequence in unfinished:
+                self._finish(sequence, RequestStatus.FINISHED_ABORTED, "abort")
+            self.let_go(group)
+        except Exception:  # the other requests must not suffer: they wait, and their K/V is computed again
+            logging.getLogger("mini_vllm").exception("aborting request %r failed", request_id)
+            for sequence in unfinished:
+                sequence.request.status = RequestStatus.FINISHED_ABORTED
+            self._delivered = []
+            self.put_back(self._start_over(None))
+            self.unseen.pop(request_id, None)
         return group.to_output()
 
     def let_go(self, group: SequenceGroup) -> None:
@@ -239,11 +249,11 @@ class LLMEngine(EngineFrame):
         self._delivered = []
         return self._start_over(error, ends_all=True)
 
-    def _start_over(self, error: BaseException, ends_all: bool = False) -> list[RequestOutput]:
-        """Create the scheduler and the KV cache anew: what they hold may be half changed. No prefix stays cached.
+    def _start_over(self, error: BaseException | None, ends_all: bool = False) -> list[RequestOutput]:
+        """Create the scheduler and the KV cache again: what they hold may be half changed. No prefix stays cached.
 
-        Requests that ran end with ``error``; those that waited wait again. After Ctrl-C all of them wait: they keep the
-        tokens that they had, and their K/V is computed again. Return the outputs that the failed step did not return.
+        Requests that ran end with ``error`` if it is an Exception; those that waited wait again. Otherwise, as after
+        Ctrl-C, all wait: they keep the tokens that they had, and their K/V is computed again. Return the outputs that the failed step did not return.
         """
         ended: list[SequenceGroup] = []
         self._make_scheduler(self.parts)
@@ -258,7 +268,7 @@ class LLMEngine(EngineFrame):
                     sequence.end(sequence.request.status.value)
             refusal = None if ends else self._wait_again(group)
             if ends or refusal is not None:
-                group.error = describe(refusal or error)
+                group.error = describe(refusal or error)  # type: ignore[arg-type]  # ``ends`` implies an error
                 for sequence in group.unfinished:
                     sequence.request.status = RequestStatus.FINISHED_ERROR
                     sequence.end("error")

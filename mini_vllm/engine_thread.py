@@ -194,7 +194,7 @@ class EngineThread(threading.Thread):
 
     def abort(self, engine: LLMEngine, request_id: str) -> bool:
         """End a request; its stream gets the output so far. Return False if there is no such request."""
-        output, stream = engine.abort_request(request_id), self.streams.get(request_id)
+        output, stream = self._abort_in(engine, request_id), self.streams.get(request_id)
         if output is not None:
             self.hand_out([output])
         elif stream is not None:
@@ -204,8 +204,9 @@ class EngineThread(threading.Thread):
     def abort_all(self, engine: LLMEngine) -> None:
         """End all requests. Those whose prompt is still being tokenized end when they arrive."""
         self.is_aborting = True
-        outputs = [engine.abort_request(request_id) for request_id in list(self.streams)]
-        self.hand_out([output for output in outputs if output is not None])
+        for request_id in list(self.streams):
+            output = self._abort_in(engine, request_id)
+            self.hand_out([] if output is None else [output])
 
     def abandon(self, engine: LLMEngine, stream: OutputStream) -> None:
         """Abort the request of a caller that has left.
@@ -213,8 +214,16 @@ class EngineThread(threading.Thread):
         The request may have ended meanwhile, and its id may belong to another one.
         """
         if self.streams.get(stream.request_id) is stream:
-            engine.abort_request(stream.request_id)
             del self.streams[stream.request_id]
+            self._abort_in(engine, stream.request_id)
+
+    def _abort_in(self, engine: LLMEngine, request_id: str) -> RequestOutput | None:
+        """Abort a request. If the engine cannot, end all requests with the error; the thread continues."""
+        try:
+            return engine.abort_request(request_id)
+        except Exception as error:
+            self.hand_out(engine.fail_all(error))
+            return None
 
     def hand_out(self, outputs: Sequence[RequestOutput]) -> None:
         """Give every caller a copy of its output, with one call per event loop."""

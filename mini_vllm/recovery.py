@@ -23,7 +23,7 @@ from mini_vllm.engine_room.executor import StepResult
 from mini_vllm.engine_room.frame import discard_blocks
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.lookahead import LookAhead
-from mini_vllm.request import Request, RequestStatus
+from mini_vllm.request import Request
 from mini_vllm.scheduler import Scheduler, SchedulerOutput, drafts_of
 
 Compute = Callable[[SchedulerOutput], StepResult]

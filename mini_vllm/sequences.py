@@ -47,8 +47,13 @@ class SequenceState:
         #: The number of output tokens that are in the text.
         self._num_taken = 0
         self._tokenizer = tokenizer
-        self._detokenizer = StreamingDetokenizer(tokenizer, params.skip_special_tokens)
-        self._stopping = StopChecker(params, eos_token_ids)
+        self._begin_text()
+
+    def _begin_text(self) -> None:
+        params = self.request.sampling_params
+        self._detokenizer = StreamingDetokenizer(self._tokenizer, params.skip_special_tokens)
+        self._stopping = StopChecker(params, self._tokenizer.eos_token_ids)
+        self.output.text = ""
 
     @property
     def finished(self) -> bool:
@@ -57,19 +62,23 @@ class SequenceState:
     def take_token(self, token_id: int, logprob: TokenLogprob | None) -> str | None:
         """Add the text of a token that was sampled and appended. Return the finish reason if it ends the output."""
         output, num_tokens = self.output, len(self.request.output_token_ids)
-        is_hidden = self._stopping.ends_by_id(token_id, num_tokens) and not self._stopping.shows_stop
-        if is_hidden:
-            before, new_text = self._detokenizer.finish(), ""  # the bytes of a character may have waited for the next
-        else:
-            before, new_text = "", self._detokenizer.add(token_id)
+        self._show(token_id, num_tokens)
         if logprob is not None and output.logprobs is not None and output.cumulative_logprob is not None:
             output.logprobs.append(with_texts(logprob, self._tokenizer))
             output.cumulative_logprob += logprob.logprob
-        output.text += self._stopping.add(token_id, new_text, num_tokens, before)
         self._num_taken = num_tokens
         if self.row.cursor is None:
             return self._stopping.finish_reason
         return self._stopping.finish_reason if self._follow_grammar(token_id) else "stop"
+
+    def _show(self, token_id: int, num_tokens: int) -> None:
+        """Add the text of a token, the last one of ``num_tokens``."""
+        before = ""
+        if self._stopping.ends_by_id(token_id, num_tokens) and not self._stopping.shows_stop:
+            before, new_text = self._detokenizer.finish(), ""  # the bytes of a character may have waited for the next
+        else:
+            new_text = self._detokenizer.add(token_id)
+        self.output.text += self._stopping.add(token_id, new_text, num_tokens, before)
 
     def _follow_grammar(self, token_id: int) -> bool:
         """Move on in the grammar. Return False if the output matches and nothing can follow: that ends it.
@@ -83,9 +92,14 @@ class SequenceState:
 
     def return_to_last_token(self) -> RequestStatus:
         """Let the request wait as if no step had begun since its last token. Return its status."""
-        request = self.request
-        del request.output_token_ids[self._num_taken:]
-        del request.all_token_ids[request.num_prompt_tokens + self._num_taken:]
+        request, num_taken = self.request, self._num_taken
+        if len(request.output_token_ids) > num_taken:
+            del request.output_token_ids[num_taken:]
+            del request.all_token_ids[request.num_prompt_tokens + num_taken:]
+            del (self.output.logprobs or [])[num_taken:]
+            self._begin_text()
+            for num_tokens, token_id in enumerate(request.output_token_ids, start=1):
+                self._show(token_id, num_tokens)
         if not request.status.is_finished:
             request.num_computed_tokens, request.num_sequences = 0, 1
             if request.status is RequestStatus.RUNNING:

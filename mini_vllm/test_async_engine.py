@@ -437,3 +437,35 @@ def test_an_engine_made_elsewhere_is_not_needed(folder):
     assert load(folder).config.vocab_size == 300
     with pytest.raises(ValueError, match="max_num_requests is 0, must be a whole number, at least 1"):
         AsyncLLMEngine(max_num_requests=0)
+
+
+@pytest.mark.parametrize("how", ["leaves", "aborts"])
+def test_an_error_while_one_request_is_aborted_costs_the_others_nothing(folder, how, caplog):
+    """Let the scheduler fail in the middle of an abort: it has freed the blocks, and still has the request."""
+    async def main():
+        async with make(folder) as engine:
+            other = asyncio.create_task(last(engine, "another one", LONG))
+            stream = engine.generate("hello", LONG, request_id="r")
+            await anext(stream)
+            await engine.call(break_abort)
+            if how == "leaves":
+                await stream.aclose()
+            else:
+                assert await engine.abort("r") and [output async for output in stream][-1].finish_reason == "abort"
+            again = await last(engine, "hello", request_id="r")
+            return await other, again
+
+    def break_abort(engine):
+        scheduler = engine.scheduler
+
+        def finish(request, status):
+            engine.kv_cache.free(request)
+            raise RuntimeError("the scheduler is broken")
+
+        scheduler.finish = finish
+
+    other, again = asyncio.run(main())
+    llm = LLM(folder, num_blocks=200, block_size=8)
+    assert other.error is None and other.text == llm.generate(["another one"], LONG)[0].text
+    assert again.text == llm.generate(["hello"], GREEDY)[0].text
+    assert "aborting request 'r' failed" in caplog.text

@@ -5,6 +5,7 @@ import importlib.machinery
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
@@ -474,3 +475,29 @@ def test_the_command_prints_just_the_number(capsys, hardly_measured):
     with pytest.raises(SystemExit):
         doctor.main(["--gflops", "0"])
     assert "num_rows is 0" in capsys.readouterr().err
+
+
+FORKED = """
+import os, sys
+from mini_vllm.llm import LLM
+llm = LLM(sys.argv[1], num_blocks=40, block_size=8)
+llm.generate([[1, 2, 3]])
+child = os.fork()
+if child == 0:
+    for use in (lambda: llm.generate([[1, 2, 3]]), lambda: llm.beam_search([[1, 2]]), lambda: LLM(sys.argv[1])):
+        try:
+            use()
+        except RuntimeError as error:
+            print(f"refused: {error}", flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(len(llm.generate([[1, 2, 3]])[0].token_ids))
+"""
+
+
+def test_a_forked_process_is_told_that_mlx_does_not_work_in_it(shallow):
+    ran = subprocess.run([sys.executable, "-c", FORKED, shallow("llama3")], capture_output=True, text=True, timeout=100)
+    *refused, last = ran.stdout.splitlines()
+    assert last == "16" and len(refused) == 3
+    assert all(re.fullmatch(r"refused: process \d+ was forked from process \d+, which has used MLX, so .*", line)
+               for line in refused)

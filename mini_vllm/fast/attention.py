@@ -20,15 +20,15 @@ from mini_vllm.fast.streams import joined, streams
 class FastAttention:
     """The attention of one engine, whose layers all have the same shape.
 
-    It is called once per layer, and plans once per step. It recognises a step by the identity of the lists it is given,
-    which it keeps, so they must not be changed in place. The plan of a step builds on that of the previous one.
+    It is called once per layer, and plans once per step: as long as tables, lengths and starts are equal. The plan of a
+    step builds on that of the previous one.
 
     It requires more than ``paged_attention``: requests with one token come first, and slots after a context hold
     numbers, any numbers.
     """
 
     def __init__(self) -> None:
-        self._step: tuple[object, object, object] | None = None
+        self._step: tuple[object, ...] = ()
         self._longest = 0
         #: By window: the plans of this step, and the latest plans of any step.
         self._plans: dict[int | None, AttentionPlan] = {}
@@ -41,15 +41,14 @@ class FastAttention:
 
         Raise ValueError if a request with one token follows one with several.
         """
-        known = self._step
-        if (known is None or known[0] is not block_tables or known[1] is not context_lens
-                or known[2] is not query_starts):
-            self._step, self._longest, self._plans = (block_tables, context_lens, query_starts), max(context_lens), {}
+        step = tuple(map(tuple, block_tables)), tuple(context_lens), tuple(query_starts)
+        if step != self._step:
+            self._step, self._longest, self._plans = step, max(context_lens), {}
         if window is not None and window >= self._longest:
             window = None  # it covers every request from its first token
         if window not in self._plans:
             spans = [Span(table, end - start, context_len) for table, context_len, start, end
-                     in zip(block_tables, context_lens, query_starts, query_starts[1:])]
+                     in zip(*step, step[2][1:])]
             _, num_both, block_size, _ = pool.shape
             self._latest[window] = self._plans[window] = AttentionPlan(
                 spans, queries.shape[1], num_both // 2, block_size, window, self._latest.get(window))

@@ -19,13 +19,13 @@ from mini_vllm.fast import tuning
 
 
 class FastKVCache(PagedKVCache):
-    """A PagedKVCache that recognises the slots of the last step by identity: do not change the slots in place."""
+    """A PagedKVCache that plans its writes once per step: as long as the slots are equal."""
 
     _plan: WritePlan | None = None
 
     def write(self, layer: int, keys_values: mx.array, slots: TokenArray) -> None:
         """Store keys and values like the plain cache."""
-        if self._plan is None or self._plan.slots is not slots:
+        if self._plan is None or not np.array_equal(self._plan.slots, slots):
             _, num_both, head_dim = keys_values.shape
             self._plan = WritePlan(slots, num_both, head_dim, self.block_size)
         plan, pool = self._plan, self.pools[layer]
@@ -56,7 +56,7 @@ class WritePlan:
 
     def __init__(self, slots: TokenArray, num_both: int, head_dim: int, block_size: int) -> None:
         """Plan the writes of a step. A token has ``num_both`` vectors: keys and values of each KV head."""
-        self.slots = slots
+        self.slots = slots.copy()
         self.runs: list[Run] = []
         #: Block and offset of the only token, if there is only one.
         self.single: mx.array | None = None

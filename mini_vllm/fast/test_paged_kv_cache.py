@@ -63,6 +63,8 @@ def test_runs_begin_after_the_tokens_that_stand_apart_and_end_with_their_block(m
 
 def test_new_slots_are_planned_anew():
     cache = FastKVCache(1, 6, 1, 4, 2, mx.float32)
-    cache.write(0, mx.ones((2, 2, 2)), np.array([4, 9]))
-    cache.write(0, 2 * mx.ones((2, 2, 2)), np.array([5, 10]))
+    slots = np.array([4, 9])
+    cache.write(0, mx.ones((2, 2, 2)), slots)
+    slots += 1  # a caller may use its array again
+    cache.write(0, 2 * mx.ones((2, 2, 2)), slots)
     assert np.array(cache.pools[0][:, 0, :, 0]).reshape(-1)[[4, 5, 9, 10]].tolist() == [1, 2, 1, 2]

@@ -43,11 +43,10 @@ class StreamingDetokenizer:
         piece = self._tokenizer.piece(token_id, self._skip_special_tokens)
         if piece is None:
             return ""
-        held_ids = [*self._held_ids, token_id]
+        self._held_ids.append(token_id)
         if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
-            self._held_ids = held_ids
             return ""
-        window_ids = self._context_ids + held_ids
+        window_ids = self._context_ids + self._held_ids
         new_text = self._emit(self._decode(window_ids).removesuffix("\ufffd"))
         self._context_ids = window_ids[-self.NUM_CONTEXT_TOKENS:]
         self._held_ids = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.backend import mx
+from mini_vllm.backend import check_process, mx
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.folder import check_folder, read_folder
 from mini_vllm.models.folder_tokenizer import tokenizer_from_folder
@@ -47,6 +47,7 @@ def load(name: str | Path, tokenizer: Tokenizer | None = None) -> LoadedModel:
 
     Raise LoadError with what is wrong and what to do.
     """
+    check_process()
     path = find_model(name)
     defaults = sampling_defaults(path)
     try:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from mini_vllm.backend import check_process
 from mini_vllm.checks import refusal, token_ids
 from mini_vllm.models.tokenizer import Tokenizer
 
@@ -39,6 +40,7 @@ class PromptReader:
 
     def read(self, prompt: Prompt | PromptTokens) -> PromptTokens:
         """Convert a prompt into token ids. Raise ValueError if it is not a prompt or leaves no room for an output."""
+        check_process()
         if isinstance(prompt, PromptTokens):
             return prompt
         value = _from_mapping(prompt) if isinstance(prompt, Mapping) else prompt
