@@ -253,7 +253,8 @@ class LLMEngine(EngineFrame):
         """Create the scheduler and the KV cache again: what they hold may be half changed. No prefix stays cached.
 
         Requests that ran end with ``error`` if it is an Exception; those that waited wait again. Otherwise, as after
-        Ctrl-C, all wait: they keep the tokens that they had, and their K/V is computed again. Return the outputs that the failed step did not return.
+        Ctrl-C, all wait: they keep the tokens that they had, and their K/V is computed again. Return the outputs that
+        the failed step did not return.
         """
         ended: list[SequenceGroup] = []
         self._make_scheduler(self.parts)

@@ -234,7 +234,7 @@ QUICK = LLAMA_2.encode("quick", add_special_tokens=False)[-1]
     (EOS, {"skip_special_tokens": False}, " a你"), (EOS, {"include_stop_str_in_output": True}, " a你"),
     (EOS, {"include_stop_str_in_output": True, "skip_special_tokens": False}, " a你</s>")])
 def test_a_character_that_is_spelled_in_bytes_is_not_lost_with_the_stop_id(stop_id, params, expected):
-    """Its bytes wait for the token after them, which may be the one that ends the output."""
+    """Let the token that ends the output follow such a character, whose bytes wait for the next token."""
     ids = [*LLAMA_2.encode("a你", add_special_tokens=False), *([] if stop_id is None else [stop_id])]
     params = SamplingParams(max_tokens=len(ids), stop_token_ids=[QUICK], **params)
     sequence = SequenceState(Request("r", [5], params), 0, LLAMA_2)

@@ -2,8 +2,8 @@
 
 Many drafts come from a drafter that knows the request's output and gets some tokens wrong, so that drafts of every
 length are accepted, rejected, and cut off by stops. Others come from a draft model: the network itself, which is always
-right, or another one. Drafted tokens cost nothing here, so all guesses are computed. After every step, no block may be findable by a token that the model has not drawn, and no request may hold slots of
-wrong guesses.
+right, or another one. Drafted tokens cost nothing here, so all guesses are computed. After every step, no block may be
+findable by a token that the model has not drawn, and no request may hold slots of wrong guesses.
 """
 
 from __future__ import annotations
