@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 #: Keywords whose value is a schema, an object of schemas by name, or a list of schemas.
 SCHEMA = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
 SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 LISTS_OF_SCHEMAS = ("anyOf", "allOf", "oneOf", "prefixItems")
+BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+#: Keywords whose schemas describe the same value as the schema around them.
+COMBINING = ("allOf", "anyOf", "oneOf")
 #: Larger whole numbers do not fit into a float.
 MAX_NUMBER = 2**53
 #: The schemas that are tried to find the place of an error are together at most this many times as long as the schema.
@@ -23,7 +26,8 @@ class GrammarError(ValueError):
 def check_schema(schema: object) -> None:
     """Raise GrammarError for what the library would silently change or get wrong.
 
-    It reads its own options from a schema, rounds large numbers, and counts a property twice that an output has twice.
+    It reads its own options from a schema, rounds large numbers, counts a property twice that an output has twice, and
+    lets the bound of some ranges through that excludes it.
     """
     if isinstance(schema, dict) and "x-guidance" in schema:
         raise GrammarError("structured_outputs.json: x-guidance is not a keyword of JSON schemas; leave it out")
@@ -39,6 +43,58 @@ def check_schema(schema: object) -> None:
         level = [inner for each in level if isinstance(each, (dict, list))
                  for inner in (chain(each, each.values()) if isinstance(each, dict) else each)]
     _check_num_properties(schema)
+    _check_ranges(schema)
+
+
+def _check_ranges(root: object) -> None:
+    """Raise GrammarError for a range from an excluded whole number, away from 0, that ends before the next one.
+
+    In such a range, like 0 < x <= 0.5 or -1.5 <= x < -1, llguidance 1.9.1 allows the excluded number.
+    """
+    for bounds in _bounds_by_value(root):
+        for name, excluded in bounds:
+            is_least = name == "exclusiveMinimum"
+            if not name.startswith("exclusive") or not excluded.is_integer() or excluded and (excluded > 0) != is_least:
+                continue
+            for other, end in bounds:
+                distance = end - excluded if is_least else excluded - end
+                if 0 < distance < 1 and other.lower().endswith("maximum" if is_least else "minimum"):
+                    raise GrammarError(f"structured_outputs.json: {name} {excluded:g} with {other} {end:g} is not "
+                                       "supported, because the parser would allow the excluded number: include it, or "
+                                       "let the range end at a whole number")
+
+
+def _bounds_by_value(root: object) -> Iterable[list[tuple[str, float]]]:
+    """Return lists of bounds that may hold for the same value: those of schemas that combine or refer to each other."""
+    group_of: dict[int, int] = {}
+
+    def group(schema: object) -> int:
+        key = id(schema)
+        while group_of.setdefault(key, key) != key:
+            group_of[key] = key = group_of[group_of[key]]
+        return key
+
+    schemas = [root]
+    for each in schemas:  # it grows while it is read
+        for pointer, inner in _inner_schemas(each):
+            schemas.append(inner)
+            if pointer.startswith(COMBINING):
+                group_of[group(inner)] = group(each)
+        if isinstance(each, dict) and isinstance(each.get("$ref"), str):
+            group_of[group(_at(root, each["$ref"]))] = group(each)
+    found: dict[int, list[tuple[str, float]]] = {}
+    for each in schemas:
+        if isinstance(each, dict):
+            found.setdefault(group(each), []).extend(
+                (name, float(each[name])) for name in BOUNDS if type(each.get(name)) in (int, float))
+    return found.values()
+
+
+def _at(root: object, pointer: str) -> object:
+    """Return the part of ``root`` at a JSON pointer like "#/$defs/size"; None if there is none."""
+    for name in pointer.removeprefix("#").split("/")[1:]:
+        root = root.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(root, dict) else None
+    return root
 
 
 def _check_num_properties(schema: object) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import json
 import re
 import weakref
@@ -18,6 +19,7 @@ from mini_vllm.structured.automaton import DEAD
 from mini_vllm.structured.grammar import RegexGrammar
 from mini_vllm.structured.guided import GuidedGrammar
 from mini_vllm.structured.params import MAX_CHOICES, StructuredOutputsParams
+from mini_vllm.structured.schemas import GrammarError, check_schema
 from mini_vllm.structured.vocabulary import Vocabulary
 
 DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
@@ -196,6 +198,10 @@ def test_wrong_parameters_are_refused_by_name(fields, problem):
     ({"json": {"x-guidance": {"lenient": True}, "not": {}}}, "x-guidance is not a keyword"),
     ({"json": {"items": {"type": "object", "required": ["a"], "minProperties": 3}}},
      "minProperties is 3, must be at most 2"),
+    ({"json": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}},
+     "exclusiveMinimum 0 with maximum 0.5 is not supported, because the parser would allow the excluded number"),
+    ({"json": {"$ref": "#/$defs/a", "minimum": -1.5, "$defs": {"a": {"allOf": [{"exclusiveMaximum": -1}]}}}},
+     "exclusiveMaximum -1 with minimum -1.5 is not supported"),
     ({"json": {"enum": [1, [{"a": 2**53 + 1}]]}}, "has the number 9007199254740993, must be from"),
     ({"json": {"enum": ["a", {"b\0": 1}]}}, r"has the text 'b\\x00', must have no control characters"),
     ({"json": {"oneOf": [{"type": "string"}, {"const": "a"}]}}, "oneOf constraints are not supported"),
@@ -207,6 +213,37 @@ def test_what_cannot_be_compiled_is_refused_when_it_arrives(loaded, structure, p
     with pytest.raises(ValueError, match=problem):
         engine.add_request(PROMPT, params(**structure))
     assert not engine.has_unfinished_requests()
+
+
+def test_bounds_of_different_values_are_no_range():
+    check_schema({"properties": {"a": {"exclusiveMinimum": 0}, "b": {"maximum": 0.5}}, "allOf": [{"maximum": 0.5}]})
+
+
+NUMBERS = [-2, -1.5, -1, -0.5, 0, 0.25, 1, 1.5, 2]
+EXCLUDES = {"minimum": float.__lt__, "exclusiveMinimum": float.__le__, "maximum": float.__gt__,
+            "exclusiveMaximum": float.__ge__}
+
+
+def test_no_range_allows_a_number_outside_of_it():
+    vocabulary = Vocabulary([bytes([byte]) for byte in range(256)] + [b""], {256})
+    num_allowed = num_refused = 0
+    for low, high in itertools.combinations(NUMBERS, 2):
+        for names in itertools.product(("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+            bounds = dict(zip(names, (low, high)))
+            try:
+                grammar = GuidedGrammar(StructuredOutputsParams(json={"type": "number", **bounds}), vocabulary)
+            except GrammarError:
+                num_refused += 1
+                continue
+            for text in {*map(str, NUMBERS), "-0", "-0.0", "0.0", "0.1", "-0.1", "1.0", "1.1", "-1.1", "-1.0", "0.9"}:
+                state = grammar.start
+                for byte in text.encode():
+                    state = grammar.advance(state, byte)
+                if grammar.is_accepting(state):
+                    num_allowed += 1
+                    assert not any(EXCLUDES[name](float(text), float(bound)) for name, bound in bounds.items()), (
+                        f"{bounds} allows {text}")
+    assert num_allowed > 500 and num_refused < 20
 
 
 def test_ignore_eos_contradicts_a_structure():
