@@ -5,7 +5,8 @@ import pytest
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import load
-from mini_vllm.request import SamplingParams
+from mini_vllm.request import Request, SamplingParams
+from mini_vllm.sequences import SequenceState
 from mini_vllm.speculation.test_speculation import FREE
 
 PARAMS = [dict(temperature=0.0), dict(temperature=0.9, seed=3), dict(temperature=0.8, seed=5, n=3),
@@ -55,6 +56,25 @@ def test_a_model_that_is_often_wrong_changes_no_token(loaded, other):
     counts = engine.speculation
     assert drafted == plain and counts.num_accepted_tokens < counts.num_drafted_tokens
     assert counts.drafter.kv_cache.block_pool.get_usage() == 0.0
+
+
+def test_a_draft_that_was_cut_may_be_right_to_its_end(loaded):
+    """Leave room for fewer drafted tokens than were guessed: the next guess of the model is then right, too."""
+    plain, _ = run(loaded, max_num_seqs=6)
+    drafted, engine = run(loaded, loaded.name, max_num_seqs=6, max_num_batched_tokens=8)
+    assert drafted == plain and engine.speculation.num_accepted_tokens > 10
+
+
+def test_the_budget_may_leave_one_token_of_a_long_text(loaded):
+    engine = LLMEngine(EngineConfig(num_blocks=60, block_size=8, num_speculative_tokens=2, draft=loaded.name,
+                                    max_num_seqs=8, max_num_batched_tokens=8), loaded=loaded)
+    rows = {name: SequenceState(Request(name, range(3, end), SamplingParams(temperature=0)), 0, loaded.tokenizer)
+            for name, end in (("a", 10), ("b", 20))}
+    engine.drafter._row_of = lambda request: rows[request.request_id].row
+    both = engine.drafter.propose_all([each.request for each in rows.values()], [2, 2])
+    for name in rows:
+        engine.drafter.forget(rows[name].request)
+    assert both == [engine.drafter.propose(each.request, 2) for each in rows.values()]
 
 
 def test_its_cache_may_be_too_small_for_a_request(loaded):
