@@ -146,15 +146,43 @@ def test_sequences_to_come_have_their_seats():
     assert set(simulation.step().num_scheduled_tokens) == {"several", "a"}
 
 
-def test_admission_asks_for_the_whole_prompt_and_leaves_the_watermark():
-    simulation = make(num_blocks=10, budget=8, watermark=0.1)
-    simulation.add(request("a", 8, 20))
-    simulation.add(request("b", 32, 2), at_s=0.001)  # 8 blocks; 10 - 2 are free, but 1 is the watermark
+@pytest.mark.parametrize("num_tokens, has_room", [(24, True), (25, False)])
+def test_admission_asks_for_the_whole_prompt_and_leaves_the_watermark(num_tokens, has_room):
+    simulation = make(num_blocks=10, budget=9, watermark=0.1)
+    simulation.add(request("a", 9, 3))  # 3 blocks in both steps
     simulation.step()
-    assert "b" not in simulation.step().num_scheduled_tokens
-    simulation = make(num_blocks=11, budget=8, watermark=0.1)  # nothing runs, so the watermark of 2 may be used
+    simulation.add(request("b", num_tokens, 2))  # 7 blocks are free, and the watermark is 1
+    assert ("b" in simulation.step().num_scheduled_tokens) is has_room
+
+
+@pytest.mark.parametrize("num_sequences, has_room", [(3, True), (4, False)])
+def test_each_further_sequence_needs_a_block_for_its_copy(num_sequences, has_room):
+    simulation = make(num_blocks=10, seqs=8, budget=16)
+    simulation.add(request("a", 9, 3))
+    simulation.step()
+    several = request("several", 18)  # 5 blocks; 7 are free
+    several.num_sequences = num_sequences
+    simulation.add(several)
+    assert ("several" in simulation.step().num_scheduled_tokens) is has_room
+
+
+def test_a_request_that_is_alone_may_use_the_watermark():
+    simulation = make(num_blocks=11, budget=8, watermark=0.1)
     simulation.add(request("b", 44, 1))
     assert simulation.step().num_scheduled_tokens == {"b": 8}
+
+
+@pytest.mark.parametrize("num_tokens, has_room", [(28, True), (29, False)])
+def test_a_hit_that_is_free_does_not_count_as_room(num_tokens, has_room):
+    simulation = make(num_blocks=10, budget=8)
+    prompt = request("b", num_tokens).prompt_token_ids
+    simulation.add(request("first", prompt[:16], 1))  # leaves 4 free blocks that can be found
+    simulation.run()
+    simulation.add(request("a", 9, 3))  # 3 blocks in both steps
+    simulation.step()
+    simulation.add(request("b", prompt, 2))  # 7 blocks are free, its 4 hits among them
+    assert ("b" in simulation.step().num_scheduled_tokens) is has_room
+    assert simulation.scheduler.requests["b"].num_cached_tokens == (16 if has_room else 0)
 
 
 def test_blocks_promised_to_a_half_computed_prompt_are_not_given_away():
