@@ -95,6 +95,7 @@ def share_memory_that_stays():
         raise OSError(ctypes.get_errno(), "shmget")
     libc.shmctl(segment, 0, None)
 def use_too_much_memory(): bytearray(2 << 30)
+def make_a_file_in_memory(): os.close(os.memfd_create("made"))
 def raise_the_limits(): resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY,) * 2)
 def open_too_many():
     opened = []

@@ -24,6 +24,8 @@ REFUSED: dict[str, tuple[int, int | None]] = {
     "socket": (41, 198), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201), "accept": (43, 202),
     "accept4": (288, 242), "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
     "flock": (73, 32),
+    # Memory that the limit on address space does not count.
+    "memfd_create": (319, 279), "memfd_secret": (447, 447),
     # Files: none can be created, changed or removed.
     "creat": (85, None), "truncate": (76, 45), "rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276),
     "mkdir": (83, None), "mkdirat": (258, 34), "rmdir": (84, None), "link": (86, None), "linkat": (265, 37),
