@@ -1,8 +1,8 @@
 """Lab 4.4: traces of requests, recorded from the project's own engine (``record``) or generated from a seed.
 
-The machine is like the engine with ``tiny-tales`` on two CPU cores. In ``benchmarks/parts-aarch64-nvpl.json`` a step in
-which 1, 16 or 64 requests decode, each at position 256, takes 5.4, 16.0 and 42.8 ms; the cost model says 5.6, 15.0 and
-45.2 ms. A prompt token after 1000 others costs twice as much as the first (``CONTEXT_THAT_DOUBLES_COST``).
+The costs were chosen to resemble ``tiny-tales`` on two CPU cores: a step in which 1, 16 or 64 requests decode, each at
+position 256, takes 5.6, 15.0 or 45.2 ms. A prompt token after 1000 others costs twice as much as the first
+(``CONTEXT_THAT_DOUBLES_COST``).
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from mini_vllm.cli import main
 from mini_vllm.models.random_model import RANDOM_MODELS
 from mini_vllm.plan import this_machine
 from mini_vllm.plan.machines import PRESETS
-from mini_vllm.plan.test_plan import measured
 
 PAGE = Path(__file__).parents[2] / "docs/scaling.md"
 QWEN = RANDOM_MODELS["qwen3-0.6b"]
@@ -50,16 +49,6 @@ def test_the_page_shows_what_the_commands_print(capsys, command, shown):
 
 def test_every_command_of_the_page_has_its_output():
     assert len(examples()) == PAGE.read_text(encoding="utf-8").count("\nmini-vllm plan ") >= 10
-
-
-def test_the_page_compares_with_the_measurements_of_today():
-    table = PAGE.read_text(encoding="utf-8").split("| result, workload | predicted | measured | ratio |\n")[1]
-    lines = table.split("\n\n")[0].splitlines()[1:]
-    rows = {tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines}
-    assert len(rows) > 8
-    today = {(name, f"{predicted:.0f}", f"{found:.0f}", f"{predicted / found:.2f}")
-             for name, predicted, found in measured()}
-    assert rows <= today, f"write {sorted(today)}"
 
 
 def test_every_line_shows_its_formula_within_80_columns(capsys):
@@ -116,10 +105,10 @@ def test_the_default_is_this_machine(results, monkeypatch):
         yield
 
     monkeypatch.setattr(machine_noise, "told_if_loud", watch)
-    monkeypatch.setattr(this_machine, "measure_here", lambda: PRESETS["x86-2"])
+    monkeypatch.setattr(this_machine, "measure_here", lambda: PRESETS["m1-max"])
     found = results()
     assert len(watched) == 1, "a busy machine is reported"
-    assert found["machine"]["name"] == "x86-2" and found["model"]["name"] == "tiny-tales"
+    assert found["machine"]["name"] == "m1-max" and found["model"]["name"] == "tiny-tales"
 
 
 @pytest.mark.parametrize("arguments, complaint", [

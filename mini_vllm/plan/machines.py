@@ -49,17 +49,12 @@ CPU_STEP_TOKENS, GPU_STEP_TOKENS = 256, 2048
 HERE = "here"
 
 PRESETS = {machine.name: machine for machine in (
-    Machine("arm-2", "measured on two Neoverse-N1 cores with NVPL, float32: bandwidth and FLOP/s by `measure blas` (1 "
-            "and 64 rows), K/V bandwidth, layer and request by `measure parts` (1 and 64 requests)",
+    Machine("arm-2", "assumed for two Arm cores with a fast BLAS, float32",
             8e9, 20.2e9, 55.7e9, 4.3e9, 0.6e-3, 0.09e-3, CPU_STEP_TOKENS, 4),
-    Machine("x86-2", "measured on two cores of a Xeon with MKL, float32: FLOP/s by one product of 16 rows, the other "
-            "numbers chosen to fit two rows of `bench throughput`, decode-16 and decode-16 one at a time",
-            8e9, 30e9, 81e9, 8e9, 0.35e-3, 0.05e-3, CPU_STEP_TOKENS, 4),
-    Machine("h200", "published for an H200: 141 GB, 4.8 TB/s; measured: large products in bfloat16 (published: 989 "
-            "TFLOP/s), and layer and request by `bench gpu` (one request takes 3.08 ms in 28 layers; 170,713 tokens "
-            "take 3.5 s of Python)",
+    Machine("h200", "published for an H200: 141 GB, 4.8 TB/s; assumed: 640 of the published 989 TFLOP/s, layer and "
+            "request",
             141e9, 4.8e12, 640e12, 4.8e12, 0.1e-3, 0.02e-3, GPU_STEP_TOKENS, 2),
-    Machine("m1-max", "published by Apple for an M1 Max, not measured: 64 GB, 400 GB/s, 10.4 TFLOP/s; layer and "
-            "request as measured on an H200, which is an assumption",
+    Machine("m1-max", "published by Apple for an M1 Max: 64 GB, 400 GB/s, 10.4 TFLOP/s; assumed: layer and "
+            "request, those of the H200",
             64e9, 400e9, 10.4e12, 400e9, 0.1e-3, 0.02e-3, GPU_STEP_TOKENS, 2),
 )}

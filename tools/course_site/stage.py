@@ -79,23 +79,12 @@ def text_of(site: Site, page: Page, links: LinkTurner) -> str:
 
 
 def filled(text: str, root: Path) -> str:
-    """Fill the numbers and paragraphs of a frame from their source files. Raise StageError if one is missing."""
-
-    def number(found: re.Match[str]) -> str:
-        file, row, pattern = found.groups()
-        lines = [line for line in (root / file).read_text(encoding="utf-8").splitlines()
-                 if line.startswith(f"| `{row}`")]
-        value = re.search(pattern, lines[0]) if len(lines) == 1 else None
-        if value is None:
-            raise StageError(f"{FRONT} looks for {pattern!r} in the row `{row}` of {file}, but "
-                             f"{f'that row is {lines[0]}' if lines else 'there is no such row'}")
-        return value[1]
-
+    """Put in the first paragraph of each file that the text names."""
     def paragraph(found: re.Match[str]) -> str:
         under_title = "".join(line for line, _ in lines_of((root / found[1]).read_text(encoding="utf-8"))).split("\n\n")
         return next(part for part in under_title if part[0].isalpha())
 
-    return _PARAGRAPH.sub(paragraph, _NUMBER.sub(number, text))
+    return _PARAGRAPH.sub(paragraph, text)
 
 
 def _notebook(notebook: dict[str, Any], file: str, page: Page, links: LinkTurner) -> str:

@@ -11,7 +11,7 @@ from course_site.api import index_page, modules_of
 from course_site.folding import LEVELS
 from course_site.links import LinkTurner
 from course_site.markdown import sections, slug
-from course_site.pages import FRONT, README, Page, site_of, texts_of
+from course_site.pages import README, Page, site_of, texts_of
 from course_site.stage import StageError, filled, stage
 
 ROOT = Path(__file__).parents[2]
@@ -73,14 +73,6 @@ def test_no_page_leads_to_a_solution(staged):
     for path in staged.rglob("*.md"):
         targets = re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8"))
         assert not [target for target in targets if re.search(r"(solution|mutants|wrong_pools)\.py", target)], path
-
-
-def test_the_front_page_has_its_numbers_from_the_readme(staged):
-    text = (staged / "index.md").read_text(encoding="utf-8")
-    readme = (ROOT / README).read_text(encoding="utf-8")
-    numbers = re.findall(r"\*\*([\d.]+) times\*\*", text)
-    assert len(numbers) == 3 and all(f"{number} times" in readme for number in numbers)
-    assert not re.search(r"\*\*[\d.]+ times", (ROOT / FRONT).read_text(encoding="utf-8")), "a number was typed again"
 
 
 # ---- a small course
@@ -182,16 +174,8 @@ def test_what_has_not_changed_is_not_written_again_and_what_is_gone_goes(small, 
     assert {path for path in after if before[path] != after[path]} == {out / "phase-01-a/index.md", out / "index.md"}
 
 
-def test_a_frame_is_filled_from_where_things_are_written(small):
-    text = "{{README.md}} {{README.md | speed | ([\\d.]+) times}}, {{README.md | speed | \\((\\d+) cores}}"
-    assert filled(text, small) == "A small course. 3.5, 12"
-
-
-@pytest.mark.parametrize("row, pattern", [("none", "x"), ("speed", "(\\d+) bananas")])
-def test_a_number_that_is_not_there_is_told(small, row, pattern):
-    with pytest.raises(StageError, match=rf"in the row `{row}` of README.md, but (there is no such row|that row is "
-                                         r"\| `speed`)"):
-        filled(f"{{{{README.md | {row} | {pattern}}}}}", small)
+def test_the_front_page_begins_with_the_first_paragraph_of_the_readme(small):
+    assert filled("{{README.md}} It is here.", small) == "A small course. It is here."
 
 
 def test_the_api_is_grouped_as_the_map_is(small):
