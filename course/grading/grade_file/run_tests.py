@@ -7,6 +7,7 @@ verdict on the student.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import sys
@@ -24,11 +25,15 @@ from course.grading.protocol.verdict_lines import FORGED, VerdictReader
 from course.grading.remote_lab.broker import Broker
 from course.grading.remote_lab.sandbox_files import SandboxSettings
 from course.grading.sandbox import Level
+from course.grading.sandbox.cpu_time import cpu_s_of
 from course.lab.lab import PROJECT_ROOT, Lab
 
 #: The time for pytest to start, or to start a sandbox. A run is ended if it reports nothing for longer than this time
 #: plus twice the time of the longest test.
 STARTUP_S = 120.0
+#: A run is also ended when it has been idle for the startup time plus ``WALL_FACTOR`` times its CPU time, or for this
+#: time: a file that only sleeps must not hold a worker.
+MAX_IDLE_S = 900.0
 #: Kinds of errors that an instructor should look at.
 FLAGGED = {"CanaryPassed": "a wrong solution passes when this file is loaded: the file tampers with the measurement",
            "ProtocolError": "the file's process sent an unreadable message: it breaks the protocol"}
@@ -82,7 +87,7 @@ class TestsRun:
             broker.theirs.close()
             try:
                 with child:
-                    self._listen(report, broker, verdicts, ended)
+                    self._listen(report, broker, verdicts, ended, child.process.pid)
             finally:
                 broker.end()
             if verdicts.num_refused:
@@ -112,17 +117,20 @@ class TestsRun:
             command.append(f"--hidden-tests={lab.number}={self._hidden}")
         return [*command, *(f"--graded-test={name}" for name in names), str(lab.tests)]
 
-    def _listen(self, report: Any, broker: Broker, verdicts: VerdictReader, ended: Ended) -> None:
-        """Read lines until the last, and start the sandboxes that are requested in the meantime."""
-        limits = limits_for(self._lab)
+    def _listen(self, report: Any, broker: Broker, verdicts: VerdictReader, ended: Ended, pid: int) -> None:
+        """Read lines until the last, and start the sandboxes that are requested in the meantime. ``pid`` is the process
+        that runs the tests."""
         silence_s = STARTUP_S + 2 * WALL_FACTOR * self._lab.test_limit_s(self._settings.time_limit_s)
-        deadline = time.monotonic() + WALL_FACTOR * limits.cpu_s
-        heard_s, num_bytes, unread = time.monotonic(), 0, b""
+        begun_s = heard_s = time.monotonic()
+        cpu_s, num_bytes, unread = 0.0, 0, b""
         sources = [report, broker.connection]
         while not verdicts.is_finished:
-            wait_s = min(heard_s + silence_s, deadline) - time.monotonic()
+            with contextlib.suppress(ProcessLookupError):
+                cpu_s = broker.cpu_s() + cpu_s_of(pid)
+            end_s = begun_s + cpu_s + min(STARTUP_S + WALL_FACTOR * cpu_s, MAX_IDLE_S)
+            wait_s = min(heard_s + silence_s, end_s) - time.monotonic()
             ready = select.select(sources, [], [], wait_s)[0] if wait_s > 0 else []
-            if not ready:
+            if wait_s <= 0:
                 ended.why_again = "The machine was too busy, or the file waits for something that never happens."
                 return
             if broker.connection in ready and not broker.answer():

@@ -115,6 +115,17 @@ def test_who_only_waits_is_graded_again(grade):
     assert waits.outcome is Outcome.GRADE_AGAIN and "hit the wall-clock limit" in waits.reason
 
 
+def test_a_file_that_sleeps_a_little_in_each_test_is_graded_again(grade, monkeypatch):
+    monkeypatch.setattr("course.grading.grade_file.run_tests.STARTUP_S", 1.0)
+    monkeypatch.setattr("course.grading.grade_file.run_tests.MAX_IDLE_S", 4.0)
+    begun_s = time.monotonic()
+    sleeps = grade(RIGHT.replace("return a + b", "import time; time.sleep(15); return a + b"), time_limit_s=2)
+    assert sleeps.outcome is Outcome.GRADE_AGAIN and "waits for something" in sleeps.reason
+    assert time.monotonic() - begun_s < 15, "no test was over"
+    monkeypatch.undo()
+    assert grade(RIGHT).outcome is Outcome.GRADED
+
+
 def test_what_it_takes_to_start_a_sandbox_counts_for_no_test(lab):
     far = SandboxedLab(SandboxSettings(lab, textwrap.dedent(RIGHT).encode(), choose_level("auto"), limits_for(lab)))
     far.begin(0.02, "test_lab")  # starting an interpreter alone takes longer

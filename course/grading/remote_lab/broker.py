@@ -75,6 +75,7 @@ class Broker:
         self.key = secrets.token_bytes(KEY_BYTES)
         self.connection, self.theirs = socket.socketpair()
         self._num_started = 0
+        self._ended_cpu_s = 0.0
         self._unread = b""
         #: Why a sandbox could not be started; "" if none failed to start.
         self.trouble = ""
@@ -128,6 +129,11 @@ class Broker:
         sandbox = self._running.pop(whose, None)
         if sandbox is not None:
             sandbox.end()
+            self._ended_cpu_s += sandbox.cpu_s()
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that all sandboxes have used so far."""
+        return self._ended_cpu_s + sum(sandbox.cpu_s() for sandbox in self._running.values())
 
     def end(self) -> None:
         for whose in list(self._running):
