@@ -88,6 +88,8 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
                         "the least recently used model is unloaded (default: no limit)")
     parser.add_argument("--drain", type=float, default=30, metavar="SECONDS", help="how long running requests may "
                         "take to finish after SIGTERM or Ctrl-C (default: %(default)s)")
+    parser.add_argument("--strict-fields", action="store_true", help="reject requests with fields that have no effect "
+                        "here: user, metadata, safety_identifier, prompt_cache_key")
     replicas = parser.add_argument_group("replicas", "several servers behind one address; a request goes to the one "
                                          "that has its prefix cached")
     replicas.add_argument("--replicas", type=int, default=0, metavar="N", help="start N servers, which share the cores "

@@ -33,7 +33,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
         models=models, host=arguments.host, port=arguments.port,
         allowed_hosts=tuple(arguments.allow_host or ()), keys_file=arguments.keys, max_waiting=arguments.max_waiting,
         key_share=arguments.key_share,
-        memory=arguments.memory, drain_s=arguments.drain, engine=config,
+        memory=arguments.memory, drain_s=arguments.drain, strict_fields=arguments.strict_fields, engine=config,
         parts=load_parts(arguments.parts) if arguments.parts and not is_front else None)
 
     def say_where(address: str) -> None:

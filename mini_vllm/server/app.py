@@ -25,7 +25,7 @@ from mini_vllm.server.access.request_checks import Guard
 from mini_vllm.server.api.chat import ChatResponse
 from mini_vllm.server.api.completions import CompletionResponse
 from mini_vllm.server.api.prompt_readers import Readers
-from mini_vllm.server.api.protocol import ChatRequest, CompletionRequest
+from mini_vllm.server.api.protocol import NO_EFFECT, ChatRequest, CompletionRequest, GenerationRequest
 from mini_vllm.server.api.schema import ERRORS, ChatCompletion, Completion, Health, ModelCard, ModelList, answers
 from mini_vllm.server.engine_state import EngineState
 from mini_vllm.server.errors import ApiError, add_handlers, json_response
@@ -58,7 +58,7 @@ def make_app(settings: ServerSettings, shelf: ModelShelf | None = None) -> FastA
     app.state.draining = asyncio.Event()
     add_handlers(app)
     _add_model_routes(app, shelf)
-    _add_generation_routes(app, shelf, app.state.metrics)
+    _add_generation_routes(app, shelf, app.state.metrics, settings.strict_fields)
     _add_state_routes(app, shelf, app.state.metrics)
     app.include_router(live_router(shelf))
     # The last one added is the outermost.
@@ -70,15 +70,23 @@ def make_app(settings: ServerSettings, shelf: ModelShelf | None = None) -> FastA
     return app
 
 
-def _add_generation_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics) -> None:
+def _add_generation_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics, strict_fields: bool) -> None:
     readers = Readers()
+
+    def check_effects(body: GenerationRequest) -> None:
+        for name in NO_EFFECT if strict_fields else ():
+            if getattr(body, name) is not None:
+                raise ApiError(400, f"{name} has no effect, and this server runs with --strict-fields; leave it out",
+                               param=name, code="no_effect")
 
     @app.post("/v1/completions", response_model=None, responses=answers(Completion))
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
+        check_effects(body)
         return CompletionResponse(body, caller_of(request), shelf, metrics, readers)
 
     @app.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion))
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
+        check_effects(body)
         return ChatResponse(body, caller_of(request), shelf, metrics, readers)
 
 

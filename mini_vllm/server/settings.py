@@ -36,6 +36,8 @@ class ServerSettings:
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     #: How long running requests may take to finish when the server is told to stop.
     drain_s: float = DEFAULT_DRAIN_S
+    #: Whether a request with a field that has no effect is rejected; see ``NO_EFFECT`` in ``api/protocol.py``.
+    strict_fields: bool = False
     #: Whether a front has already counted a request against its key's rate; see ``replicas``.
     is_replica: bool = False
     engine: EngineConfig = EngineConfig()

@@ -3,13 +3,17 @@
 import asyncio
 import json
 import logging
+import re
 import socket
+from pathlib import Path
 
 import httpx
 import pytest
 
-from mini_vllm.server.conftest import Client, running, settings_for
+from mini_vllm.server.api.protocol import FIELDS, NO_EFFECT
+from mini_vllm.server.conftest import Client, running, serve, settings_for
 
+ROOT = Path(__file__).parents[2]
 GOOD = {"prompt": "a", "max_tokens": 1}
 MAX_BODY_BYTES = 20_000
 
@@ -106,6 +110,11 @@ def test_fields_that_leave_no_token_together_are_refused_and_no_line_in_the_log(
     ("top_logprobs", 3, 'which needs "logprobs": true'),
     ("tools", [{"type": "function"}], "tools[0].function is missing"),
     ("functions", [{"name": "f"}], "which is not supported; leave it out"),
+    ("store", True, "store is true, which is not supported; leave it out"),
+    ("reasoning_effort", "low", 'reasoning_effort is "low", which is not supported; leave it out'),
+    ("verbosity", "high", 'verbosity is "high", which is not supported; leave it out'),
+    ("service_tier", "priority", 'service_tier is "priority", which is not supported; leave it out'),
+    ("prompt_cache_retention", "24h", 'prompt_cache_retention is "24h", which is not supported; leave it out'),
     ("return_hidden_states", True, "return_hidden_states is true, which is not supported; leave it out"),
     ("continue_final_message", True, "which is not supported; leave it out"),
     ("best_of", 1, "best_of is not a known field here; it belongs to /v1/completions"),
@@ -127,6 +136,37 @@ def test_what_asks_for_nothing_is_taken(http, writer, talker):
     messages = [{"role": "user", "content": "a", "name": "me"}]
     body = {"model": talker.name, "messages": messages, "max_tokens": 1, **neutral}
     assert http.post("/v1/chat/completions", json=body).status_code == 200
+
+
+LABELS = {"user": "me", "metadata": {"a": "b"}, "safety_identifier": "me", "prompt_cache_key": "a"}
+
+
+def test_labels_have_no_effect_and_strict_fields_rejects_each(writer):
+    async def main(app, shelf):
+        bodies = [{"model": writer.name, **GOOD, **labels} for labels in
+                  ({}, *({name: LABELS[name]} for name in NO_EFFECT))]
+        clients = [await Client("/v1/completions", body).ask(app) for body in bodies]
+        return [(client.status, client.json().get("error")) for client in clients]
+
+    assert [status for status, _ in serve(main, writer)] == [200] * 5
+    (status, _), *refused = serve(main, writer, strict_fields=True)
+    assert status == 200
+    assert refused == [(400, {
+        "message": f"{name} has no effect, and this server runs with --strict-fields; leave it out",
+        "type": "invalid_request_error", "param": name, "code": "no_effect"}) for name in NO_EFFECT]
+
+
+def test_strict_fields_also_holds_in_a_chat(talker):
+    async def main(app, shelf):
+        body = {"model": talker.name, "messages": [{"role": "user", "content": "a"}], "user": "me"}
+        return (await Client("/v1/chat/completions", body).ask(app)).json()["error"]["code"]
+
+    assert serve(main, talker, strict_fields=True) == "no_effect"
+
+
+def test_each_field_of_a_request_is_in_the_documents():
+    page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+    assert [name for name in FIELDS if not re.search(rf"`{name}(\.\w+)?`", page)] == []
 
 
 @pytest.mark.parametrize("body, message", [

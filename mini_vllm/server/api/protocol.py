@@ -33,10 +33,14 @@ from mini_vllm.server.api.tools.fields import ResponseFormat, StructuredOutputs,
 UNSERVED: dict[str, list[Any]] = {
     "echo": [False], "suffix": [], "best_of": [1], "functions": [[]], "function_call": ["none", "auto"],
     "modalities": [["text"]], "audio": [], "prediction": [], "web_search_options": [],
+    "store": [False], "reasoning_effort": ["none"], "verbosity": ["medium"], "service_tier": ["auto", "default"],
+    "prompt_cache_retention": ["in_memory", "in-memory"],
     # Routers for vLLM and SGLang add these.
     "no_stop_trim": [False], "return_hidden_states": [False], "continue_final_message": [False],
     "separate_reasoning": [False, True], "stream_reasoning": [False, True], "include_reasoning": [False, True],
 }
+#: OpenAI's labels for a request. They are accepted and have no effect; with ``--strict-fields`` they are rejected.
+NO_EFFECT = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 
 
 def _unserved(name: str) -> Any:
@@ -76,14 +80,14 @@ class GenerationRequest(BoundedModel):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     structured_outputs: StructuredOutputs | None = None
-    #: These fields are accepted, and have no effect.
+    #: See ``NO_EFFECT``.
     user: str | None = None
     metadata: Metadata | None = None
-    store: bool | None = None
-    service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
+    store: Any = _unserved("store")
+    service_tier: Any = _unserved("service_tier")
+    prompt_cache_retention: Any = _unserved("prompt_cache_retention")
     no_stop_trim: Any = _unserved("no_stop_trim")
     return_hidden_states: Any = _unserved("return_hidden_states")
 
@@ -166,8 +170,8 @@ class ChatRequest(GenerationRequest):
     stream_reasoning: Any = _unserved("stream_reasoning")
     include_reasoning: Any = _unserved("include_reasoning")
     continue_final_message: Any = _unserved("continue_final_message")
-    reasoning_effort: str | None = None
-    verbosity: str | None = None
+    reasoning_effort: Any = _unserved("reasoning_effort")
+    verbosity: Any = _unserved("verbosity")
 
 
 FIELDS = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields})
