@@ -7,7 +7,7 @@ A model, in the order in which it is loaded:
                        fetch one of those, and keep it
     loader             ``load(name)``: find, read, build
     folder, gguf       the two layouts of a checkpoint: config and tensors
-    gguf_header        the header of a GGUF file, checked before MLX reads it
+    gguf_file, gguf_types  what a GGUF file contains, and how its tensors are unpacked
     config, rope       the numbers that define a network, and its rotary positions
     json_fields        files from others, read up to a size limit; fields of a JSON object, checked
     shapes, quantised  which tensors there must be, and how quantised ones are packed

@@ -36,6 +36,8 @@ class ModelConfig:
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10_000.0
     rope_scaling: Mapping[str, object] | None = None
+    #: The frequency of each pair is divided by these, as a GGUF file may say.
+    rope_factors: tuple[float, ...] | None = None
     #: The checkpoint rotates pairs (0, 1), (2, 3), … instead of (0, d/2), (1, d/2 + 1), …; the loader reorders it.
     rope_interleaved: bool = False
     #: None: tied if the checkpoint has no output matrix of its own.

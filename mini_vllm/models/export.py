@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mini_vllm.backend import mx
 from mini_vllm.models.config import FULL, SLIDING, ModelConfig
+from mini_vllm.models.json_fields import LoadError
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.stack_weights import unstack
 
@@ -14,6 +15,8 @@ from mini_vllm.models.stack_weights import unstack
 def export_folder(loaded: LoadedModel, folder: Path) -> None:
     """Write the weights and the config only; packed weights are expanded."""
     config = loaded.config
+    if config.rope_factors is not None:
+        raise LoadError(f"{loaded.path} divides its rotary frequencies, which a config.json cannot say")
     folder.mkdir(parents=True, exist_ok=True)
     mx.save_safetensors(str(folder / "model.safetensors"), unstack(loaded.model))
     (folder / "config.json").write_text(json.dumps({

@@ -12,7 +12,7 @@ from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.folder import check_folder, read_folder
 from mini_vllm.models.folder_tokenizer import tokenizer_from_folder
 from mini_vllm.models.gguf import read_gguf
-from mini_vllm.models.gguf_header import check_gguf
+from mini_vllm.models.gguf_file import GGUFFile
 from mini_vllm.models.json_fields import LoadError
 from mini_vllm.models.network import Model
 from mini_vllm.models.resolve_name import find_model
@@ -70,7 +70,7 @@ def check(path: Path) -> Tokenizer | None:
     sampling_defaults(path)
     try:
         if path.suffix == ".gguf":
-            check_gguf(path)
+            GGUFFile(path)
             return None
         config, _ = check_folder(path)
         return tokenizer_from_folder(path, config.vocab_size)

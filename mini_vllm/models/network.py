@@ -144,6 +144,8 @@ class Model(nn.Module):
         if not config.tie_word_embeddings:
             self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
         frequencies, scale = rope_frequencies(config.rope_theta, config.head_dim, Fields(config.rope_scaling or {}))
+        if config.rope_factors is not None:
+            frequencies = frequencies / mx.array(config.rope_factors)
         self._rope = Rope(frequencies, scale, config.num_heads + config.num_kv_heads, config.num_kv_heads)
 
     def __call__(self, token_ids: mx.array, positions: mx.array, attend: Attend,

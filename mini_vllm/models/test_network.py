@@ -8,7 +8,7 @@ import pytest
 
 from mini_vllm.backend import is_cpu, mx, nn
 from mini_vllm.benchmark.gpu.agreement import compare
-from mini_vllm.conftest import ARCHITECTURES, checkpoint_width, write_checkpoint
+from mini_vllm.conftest import ARCHITECTURES, LLAMA3_ROPE, checkpoint_width, write_checkpoint
 from mini_vllm.llm import LLM
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.config import ModelConfig
@@ -252,7 +252,7 @@ def test_a_hub_name_loads_what_the_hub_client_gives(checkpoints, monkeypatch):
 # ---- GGUF
 
 
-def write_gguf(checkpoints, path, **metadata):
+def write_gguf(checkpoints, path, tensors=None, **metadata):
     """Write our random Llama as a GGUF file, with the names, interleaved rows and metadata of such files."""
     names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
              "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
@@ -278,13 +278,56 @@ def write_gguf(checkpoints, path, **metadata):
             "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": tokens,
             "tokenizer.ggml.token_type": mx.array(types, mx.int32), "tokenizer.ggml.merges": ["a b"],
             "tokenizer.ggml.eos_token_id": mx.array(256, mx.uint32), **metadata}
-    mx.save_gguf(str(path), arrays, full)
+    mx.save_gguf(str(path), {**arrays, **(tensors or {})}, full)
     return path
+
+
+def logits_of(path, num_tokens=40):
+    model = load(path).model
+    return np.array(ModelRunner(model, 12, 8).step([RequestStep(random_prompt(num_tokens), [1, 2, 3, 4, 5, 6],
+                                                                num_tokens, True)])[0])
+
+
+def scaled_folder(checkpoints, folder, rope_scaling):
+    shutil.copytree(checkpoints("llama2"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "rope_scaling": rope_scaling}))
+    return folder
 
 
 def test_a_gguf_file_gives_the_same_tokens_as_the_folder(checkpoints, tmp_path):
     file, prompt = write_gguf(checkpoints, tmp_path / "model.gguf"), random_prompt(12)
     assert greedy(file, prompt, 32) == greedy(checkpoints("llama2"), prompt, 32)
+
+
+def test_rope_factors_of_a_gguf_file_are_those_of_llama3_scaling(checkpoints, tmp_path):
+    """Write the tensor as converters do for Llama 3.1 and later: what each pair's frequency is divided by."""
+    width, factors = checkpoint_width() // 8, []
+    for pair in range(width // 2):
+        num_turns = LLAMA3_ROPE["original_max_position_embeddings"] * 10000.0 ** (-2 * pair / width) / (2 * np.pi)
+        share = np.clip((num_turns - 1.0) / (4.0 - 1.0), 0, 1)  # low_freq_factor, high_freq_factor
+        factors.append(1 / ((1 - share) / LLAMA3_ROPE["factor"] + share))
+    assert min(factors) == 1 < max(factors)
+    file = write_gguf(checkpoints, tmp_path / "model.gguf", {"rope_freqs.weight": mx.array(factors, mx.float32)})
+    expected = logits_of(scaled_folder(checkpoints, tmp_path / "folder", LLAMA3_ROPE))
+    assert np.abs(logits_of(file) - expected).max() < 1e-4
+    assert np.abs(logits_of(checkpoints("llama2")) - expected).max() > 0.1
+    with pytest.raises(LoadError, match="model.gguf divides its rotary frequencies, which a config.json cannot say"):
+        export_folder(load(file), tmp_path / "exported")
+    for wrong in (factors[1:], [0.0, *factors[1:]]):
+        write_gguf(checkpoints, file, {"rope_freqs.weight": mx.array(wrong, mx.float32)})
+        with pytest.raises(LoadError, match=rf"rope_freqs.weight must have {width // 2} numbers above 0"):
+            load(file)
+
+
+@pytest.mark.parametrize("metadata", [
+    {"llama.rope.scale_linear": mx.array(4.0)}, {"llama.rope.scaling.factor": mx.array(4.0)},
+    {"llama.rope.scale_linear": mx.array(4.0), "llama.rope.scaling.factor": mx.array(4.0)},
+])
+def test_a_factor_without_a_type_scales_linearly_as_in_llama_cpp(checkpoints, tmp_path, metadata):
+    file = write_gguf(checkpoints, tmp_path / "model.gguf", **metadata)
+    folder = scaled_folder(checkpoints, tmp_path / "folder", {"rope_type": "linear", "factor": 4.0})
+    assert np.abs(logits_of(file) - logits_of(folder)).max() < 1e-4
 
 
 def test_a_truncated_or_foreign_gguf_is_refused(checkpoints, tmp_path):
