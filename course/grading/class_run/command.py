@@ -52,11 +52,12 @@ from course.grading.intake.strays import Strays, with_notes
 from course.grading.intake.submission_times import Times, read_times
 from course.grading.intake.unclear import Kind, Unclear
 from course.grading.limits import Settings
+from course.grading.similarity import check_library
 from course.lab.lab import Lab, LabError, discover, find_lab
 from course.pytest_run.provenance import SandboxInfo, make_provenance
 
 Export = Callable[[Path, Sequence[StudentResult], Provenance, Sequence[Lab], Sequence[Unclear],
-                   Mapping[str, Mapping[str, str]]], Sequence[str]]
+                   Mapping[str, Mapping[str, str]] | None], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class GradeOptions:
     gradebook: Path | None = None
     #: Show what the decisions would change, and write nothing.
     is_preview: bool = False
+    #: Compare the submissions with each other.
+    has_similarity: bool = False
 
 
 def find_level(wanted: str) -> SandboxInfo:
@@ -99,6 +102,8 @@ class ClassGrader:
     def __init__(self, wish: GradeOptions, root: Path, console: Console, command: Sequence[str] = COMMAND,
                  level_of: Callable[[str], SandboxInfo] = find_level, export: Export = hand_out) -> None:
         check_places(wish.submissions, wish.out, root)
+        if wish.has_similarity:
+            check_library()
         files = DecisionFiles(wish.out, wish.overrides, wish.comments, wish.gradebook)
         given = {"roster": wish.roster, "overrides": wish.overrides, "comments": wish.comments,
                  "gradebook": wish.gradebook}
@@ -172,7 +177,7 @@ class ClassGrader:
                 tell_unclear(self._console, self._open_worthless(earned))
                 rows = self._decisions.apply(earned)
                 problems = self._export(wish.out, rows, self._provenance, self._rows.labs, self._unclear,
-                                        self._decisions.groups(self._rows.labs))
+                                        self._decisions.groups(self._rows.labs) if wish.has_similarity else None)
                 tell_end(self._console, rows, meter, wish.out, self._unclear)
                 tell_problems(self._console, problems)
         return 1 if self._num_again or problems or any(one.is_open for one in self._unclear) else 0

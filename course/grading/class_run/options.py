@@ -103,6 +103,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                      help="CPU time limit per test; default: %(default)g; some labs allow a multiple")
     how.add_argument("--hidden", type=Path, metavar="DIR", help="folder of additional tests, such as "
                      "2.1/test_hidden.py; students see only the names of these tests")
+    how.add_argument("--similarity", action="store_true", help="afterwards, compare the submissions with each other "
+                     "and with the solution, and write similarity.csv; needs pip install copydetect")
     counts = parser.add_argument_group("what counts")
     counts.add_argument("--overrides", type=Path, metavar="CSV", help="points that you set yourself, with the reason; "
                         "default: overrides.csv in DIR, if it exists")
@@ -127,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
     wish = GradeOptions(arguments.submissions, arguments.out, settings, labs, arguments.only, arguments.regrade,
                 arguments.roster, arguments.overrides, arguments.pattern, arguments.allow_unknown, arguments.latest,
                 arguments.jobs, arguments.shard, arguments.times, arguments.comments, arguments.gradebook,
-                arguments.preview)
+                arguments.preview, arguments.similarity)
     return ClassGrader(wish, find_root(), Console(highlight=False, soft_wrap=True)).run()
 
 

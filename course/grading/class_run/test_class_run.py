@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from course.cli import main
-from course.core.result import LabResult, Outcome, TestResult
+from course.core.result import LabResult, Outcome, StudentResult, TestResult
+from course.grading.class_run import write_exports
 from course.grading.class_run.check_folders import MARKER, check_places
 from course.grading.class_run.command import ClassGrader, GradeOptions
 from course.grading.class_run.comments import read_comments
@@ -69,6 +70,7 @@ LEVEL = SandboxInfo("none", True, ("Anything.",))
 REQUEST = {"root": str(PROJECT_ROOT), "settings": {"sandbox": "none", "time_limit_s": 1, "hidden": None}}
 LABS = discover()
 LAB = find_lab("2.1", LABS)
+PROVENANCE = make_provenance(PROJECT_ROOT, [LAB], {}, LEVEL)
 
 
 class Class:
@@ -433,10 +435,25 @@ def test_a_gradebook_may_be_there_before_the_first_call(klass):
     klass.out.mkdir()
     (klass.out / "gradebook.toml").write_text('[[groups]]\nmembers = ["ann", "bob"]\nlabs = ["2.1"]\nshared = false\n'
                                               '[students.zoe]\nexcused = ["2.1"]\n')
-    assert klass.grade() == 0
+    pytest.importorskip("copydetect", reason="the comparison is an extra")
+    assert klass.grade() == 0 and klass.groups is None
+    assert klass.grade(has_similarity=True) == 0
     assert klass.groups == {"2.1": {"ann": "ann, bob", "bob": "ann, bob"}}
     assert [row.marks["2.1"].points for row in klass.exported] == [3, 0]
     assert 'students.zoe: no submission of "zoe" so far.' in klass.said  # there is no roster
+
+
+def test_similar_files_are_in_a_table(tmp_path):
+    pytest.importorskip("copydetect", reason="the comparison is an extra")
+    texts = {"ann": LAB.solution.read_text(), "ben": "right", "cy": "x" * 100_001}
+    for student, text in texts.items():
+        Store(tmp_path).put_text(student, "2.1", text.encode())
+    assert write_exports.hand_out(tmp_path, [], PROVENANCE, [LAB]) == [] and not (tmp_path / "similarity.csv").exists()
+    rows = [StudentResult(student, "", {}) for student in texts]
+    assert write_exports.hand_out(tmp_path, rows, PROVENANCE, [LAB], groups={}) == []
+    assert (tmp_path / "similarity.csv").read_text().splitlines() == [
+        "lab,percent,student,other,remark", "2.1,100,ann,the solution,",
+        '2.1,,cy,,"not compared: it is longer than 100,000 characters, or takes too long to read"']
 
 
 @pytest.mark.parametrize("name", ["gradebook.toml", "overrides.csv", "comments.csv"])

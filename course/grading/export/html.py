@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from course.grading.export.escape import html_text
 from course.grading.export.page import (
-    Beside,
     Block,
     Heading,
     Items,
@@ -34,7 +33,6 @@ STYLE = f"""
 *{{box-sizing:border-box}}
 body{{margin:0 auto;padding:1.5rem 1rem 3rem;max-width:52rem;background:var(--paper);color:var(--ink);
 font:1rem/1.5 system-ui,sans-serif;overflow-wrap:anywhere}}
-body.wide{{max-width:80rem}}
 h1{{font-size:1.6rem;line-height:1.2}}
 h2{{font-size:1.25rem;margin:2.5rem 0 .5rem;padding-top:1rem;border-top:1px solid var(--grid)}}
 h3{{font-size:1.05rem;margin:1.75rem 0 .25rem}}
@@ -53,22 +51,18 @@ th{{font-weight:600}}
 .title{{color:var(--faint);font-size:.85rem;margin:.25rem 0 0}}
 .good{{color:var(--good)}}
 .bad{{color:var(--alarm)}}
-.beside{{display:grid;grid-template-columns:1fr 1fr;gap:1rem}}
-.beside pre{{white-space:pre;overflow-x:auto}}
-.beside>div{{min-width:0}}
-@media (max-width:45rem){{.beside{{grid-template-columns:1fr}}}}
 svg{{max-width:100%;height:auto}}
 @media print{{body{{max-width:none}}}}
 """
 
 
-def render(page: Page, is_wide: bool = False) -> str:
+def render(page: Page) -> str:
     title = html_text(page.title)
     body = "\n".join(_block(block) for block in page.blocks)
     return (f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
             """<meta http-equiv="Content-Security-Policy" content="default-src 'none';style-src 'unsafe-inline'">\n"""
-            f'<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body{" class=wide" if is_wide else ""}>\n'
+            f'<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n'
             f'<h1>{title}</h1>\n{body}\n</body>\n</html>\n')
 
 
@@ -87,8 +81,6 @@ def _block(block: Block) -> str:
             return _table(block)
         case Picture(svg, _):
             return svg
-        case Beside(left, right):
-            return f'<div class="beside"><div>{_block(left)}</div><div>{_block(right)}</div></div>'
 
 
 def _table(table: Table) -> str:

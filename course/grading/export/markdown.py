@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from course.grading.export.escape import markdown_block, markdown_code, markdown_text
 from course.grading.export.page import (
-    Beside,
     Block,
     Heading,
     Items,
@@ -38,8 +37,6 @@ def _block(block: Block) -> str:
             return _table(block)
         case Picture(_, plain):
             return markdown_block(plain)
-        case Beside(left, right):
-            return f"{_block(left)}\n\n{_block(right)}"
 
 
 def _table(table: Table) -> str:

@@ -70,15 +70,7 @@ class Picture:
     plain: str
 
 
-@dataclass(frozen=True)
-class Beside:
-    """Two texts side by side; in Markdown one after the other."""
-
-    left: Verbatim
-    right: Verbatim
-
-
-Block = Heading | Paragraph | Items | Verbatim | Table | Picture | Beside
+Block = Heading | Paragraph | Items | Verbatim | Table | Picture
 
 
 @dataclass

@@ -24,7 +24,6 @@ from course.grading.export.escape import (
     one_line,
 )
 from course.grading.export.page import (
-    Beside,
     Heading,
     Items,
     Page,
@@ -103,7 +102,7 @@ def page_with(text):
     page = Page(text)
     page.add(Heading(2, (text, " ", strong(text), " ", code(text))), Paragraph((text, " ", good(text), bad(text))),
              Paragraph((text,), "note"), Items(((text,), ("x ", code(text)))), Verbatim(text, text),
-             Table(("a", "b"), (((text,), (code(text),)),)), Beside(Verbatim(text, text), Verbatim(text)))
+             Table(("a", "b"), (((text,), (code(text),)),)))
     return page
 
 

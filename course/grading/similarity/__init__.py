@@ -1,1 +1,0 @@
-"""A search for submissions that are similar where they could differ."""
