@@ -12,15 +12,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import sys
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from mini_vllm.checks import nearest, writable_file
+from mini_vllm.checks import nearest
 
 #: With the newest token, 8 tokens per request: as many as attention handles together (``MAX_SPLIT_QUERIES``).
 NUM_SPECULATIVE_TOKENS = 7
@@ -30,9 +27,11 @@ QUICK = "quick: only a smoke test; these numbers mean nothing"
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
     """Parse like ``parser.parse_args``, but show the usage of the subcommand that was given an unknown option.
 
-    Each subcommand's parser registers itself: ``command.set_defaults(parser=command)``.
+    Each subcommand's parser registers itself: ``command.set_defaults(parser=command)``. ``typed`` of the result is the
+    whole command.
     """
     arguments, unknown = parser.parse_known_args(argv)
+    arguments.typed = f"{parser.prog} {shlex.join(argv)}"
     chosen: argparse.ArgumentParser = getattr(arguments, "parser", parser)
     if unknown:
         guesses = [f"{word} (did you mean {near}?)" if (near := _nearest_option(chosen, word)) else word
@@ -122,41 +121,3 @@ def wants_peer(arguments: argparse.Namespace) -> bool:
     if "ours" not in arms:
         raise ValueError("--arm mlx-lm needs --arm ours: this benchmark only compares the two")
     return "mlx-lm" in arms
-
-
-class Results:
-    """The results of a benchmark, printed as JSON or written to a file, depending on the options.
-
-    If the JSON goes to standard output, everything else that is printed inside ``with Results(arguments) as results``
-    goes to standard error. ``save`` may be called repeatedly with more results, so that a long run that is stopped
-    keeps what it has measured.
-    """
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        """Raise ValueError, before any work is done, if the output file cannot be written."""
-        self._is_printed: bool = arguments.json
-        self._path: Path | None = arguments.output
-        self._data: Mapping[str, Any] | None = None
-        self._redirected = contextlib.ExitStack()
-        if self._path is not None:
-            writable_file(self._path)
-
-    def __enter__(self) -> Results:
-        if self._is_printed:
-            self._redirected.enter_context(contextlib.redirect_stdout(sys.stderr))
-        return self
-
-    def save(self, data: Mapping[str, Any]) -> None:
-        self._data = data
-        if self._path is not None:
-            self._path.write_text(_text(data), encoding="utf-8")
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        self._redirected.close()
-        if self._is_printed and kind is None and self._data is not None:
-            print(_text(self._data), end="", flush=True)
-
-
-def _text(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

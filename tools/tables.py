@@ -4,22 +4,33 @@
     python tools/tables.py --check    list the tables that do not match the results, and exit with 1 if there are any
 
 A table is between ``<!-- table: KIND FILE … -->`` and ``<!-- end of table -->``. TABLES lists the kinds. A file is the
-``--output`` of a benchmark: it names the machine, the versions and the commit.
+``--output`` of a benchmark and says where its numbers come from (``mini_vllm/benchmark/result_file.py``). A file that
+breaks this rule is refused.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import re
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from measure.__main__ import TIMED
+from measure.__main__ import make_parser as measure_parser
+
+from mini_vllm.arguments import parse_arguments
+from mini_vllm.benchmark.machine import git
+from mini_vllm.benchmark.result_file import digest
 from mini_vllm.benchmark.results import BATCHED, ONE_AT_A_TIME, PEER
 from mini_vllm.benchmark.serving.traffic import TRAFFICS
 from mini_vllm.benchmark.workloads import WORKLOADS
+from mini_vllm.cli import make_parser as cli_parser
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/*.md")
@@ -28,7 +39,60 @@ RESULTS = "benchmarks"
 IN_SHORT = "In short: "
 #: The claims of the front page: the workload, and what the engine is compared with.
 HEADLINES = (("decode-16", ONE_AT_A_TIME), ("mixed-16", PEER), ("shared-prefix", PEER))
+#: The commands that write results: their first words, and what parses the rest.
+COMMANDS = {"mini-vllm bench": cli_parser, "python tools/measure": measure_parser}
 BLOCK = re.compile(r"<!-- table: (?P<words>[^>\n]+) -->\n(?P<text>.*?)<!-- end of table -->", re.S)
+
+
+def faults(result: Mapping[str, Any], trees: Collection[str] | None) -> list[str]:
+    """Return how a result breaks the rule. ``trees`` are the tree ids of the history, or None if it is not here."""
+    found = []
+    if result.get("sha256") != digest(result):
+        found.append("it was changed after it was measured: its sha256 is not that of its content")
+    if trees is not None and result.get("tree") not in trees:
+        found.append(f"no commit has the tree {result.get('tree')!r}: measure a tree that has landed")
+    if result.get("modified") != []:
+        found.append(f"the measured tree was modified: {result.get('modified')}")
+    if not parses(result.get("command", "")):
+        found.append(f"this command does not run: {result.get('command')!r}")
+    for name, keys in (("machine", {"device", "cores", "blas"}), ("noise", {"others_cores", "slowdown", "cause"})):
+        if not keys <= result.get(name, {}).keys():
+            found.append(f"it does not say its {name}")
+    return found
+
+
+def parses(command: str) -> bool:
+    """Check whether a command's options still exist, and whether it measured all and not ``--quick``."""
+    words = shlex.split(command)
+    make_parser = COMMANDS.get(" ".join(words[:2]))
+    if make_parser is None:
+        return False
+    parser = make_parser()
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            return not parse_arguments(parser, words[len(parser.prog.split()):]).quick
+        except SystemExit:
+            return False
+
+
+def trees_of_history(root: Path = ROOT) -> frozenset[str] | None:
+    """Return the tree ids of all commits, or None if this is no checkout, or one without its whole history."""
+    if not (root / ".git").exists() or git(root, "rev-parse", "--is-shallow-repository") != "false\n":
+        return None
+    return frozenset((git(root, "log", "--format=%T") or "").split())
+
+
+def read(path: Path, trees: Collection[str] | None) -> dict[str, Any]:
+    """Return a result. Raise ValueError if it breaks the rule."""
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if found := faults(result, trees):
+        raise ValueError(f"{path.name}: {'; '.join(found)}")
+    return result
+
+
+def _but(noise: Mapping[str, Any]) -> str:
+    """Say what disturbed a measurement; empty if nothing did."""
+    return f", but {noise['cause']}" if noise["cause"] else ""
 
 
 def throughput(results: Sequence[dict[str, Any]]) -> list[str]:
@@ -48,7 +112,7 @@ def _column(result: dict[str, Any]) -> str:
 def _machine(result: dict[str, Any]) -> str:
     machine = result["machine"]
     device = re.sub(r", \d+ cores\)$|\)$", "", machine["device"].partition("(")[2])
-    return f"{machine['cores']} cores of {device}, {machine['blas']}, {machine['commit']}"
+    return f"{machine['cores']} cores of {device}, {machine['blas']}, tree {result['tree'][:10]}"
 
 
 def _cell(result: dict[str, Any], workload: str) -> str:
@@ -59,8 +123,7 @@ def _cell(result: dict[str, Any], workload: str) -> str:
     if BATCHED in gaps:
         peer = f" (mlx-lm: {gaps[PEER]:.0f} times)" if PEER in gaps else ""
         parts.append(f"worst gap between tokens {gaps[BATCHED]:.1f} times the median{peer}")
-    noisy = ", measured while other programs ran" if result["noise"][workload]["is_loud"] else ""
-    return ", ".join(parts) + noisy
+    return ", ".join(parts) + _but(result["noise_of"][workload])
 
 
 def headline(results: Sequence[dict[str, Any]]) -> list[str]:
@@ -68,8 +131,8 @@ def headline(results: Sequence[dict[str, Any]]) -> list[str]:
     machines = [f"{result['machine']['cores']} cores, {_short_device(result)}" for result in results]
     lines = [f"| workload | compared with | {' | '.join(machines)} |", "|---" * (len(results) + 2) + "|"]
     for name, arm in HEADLINES:
-        cells = [f"{result['speed_ups'][name][arm]:.1f} times" if arm in result["speed_ups"].get(name, {})
-                 else "not measured" for result in results]
+        cells = [f"{result['speed_ups'][name][arm]:.1f} times{_but(result['noise_of'][name])}"
+                 if arm in result["speed_ups"].get(name, {}) else "not measured" for result in results]
         compared = "one request at a time" if arm == ONE_AT_A_TIME else "mlx-lm's batches"
         lines.append(f"| `{name}`: {WORKLOADS[name][0]} | {compared} | {' | '.join(cells)} |")
     return lines
@@ -89,6 +152,7 @@ def gpu_steps(results: Sequence[dict[str, Any]]) -> list[str]:
         for row, kind in rows:
             peer = ("", "") if row["peer_ms"] is None else (f"{row['peer_ms']:.2f}", f"{row['ratio']:.1f} times")
             floor = "" if row["floor_ms"] is None else f"{row['floor_ms']:.2f}"
+            floor += _but(result["noise"])
             cells = (f"{row['num_requests']}{kind}", row["context"], f"{row['ours_ms']:.2f}", *peer, floor)
             lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
@@ -97,12 +161,12 @@ def gpu_steps(results: Sequence[dict[str, Any]]) -> list[str]:
 def gpu_workloads(results: Sequence[dict[str, Any]]) -> list[str]:
     """Return the table of whole workloads, one row each."""
     lines = ["| tokens/s | ours | mlx-lm | ratio | longest time between two tokens |", "|---|---|---|---|---|"]
-    for row in (row for result in results for row in result["workloads"]):
+    for row, noise in ((row, result["noise"]) for result in results for row in result["workloads"]):
         ours, peer = row["ours"], row["peer"]
         gap_s, median_s = (ours["between_tokens_s"][percent] for percent in ("100", "50"))
         of_peer = ("", "") if peer is None else (f"{peer['output_tokens_per_s']:.0f}", f"{row['ratio']:.1f} times")
         cells = (f"`{ours['workload']}`", f"{ours['output_tokens_per_s']:.0f}", *of_peer,
-                 f"{gap_s / median_s:.1f} times the median: {gap_s * 1000:.0f} ms")
+                 f"{gap_s / median_s:.1f} times the median: {gap_s * 1000:.0f} ms{_but(noise)}")
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -115,8 +179,7 @@ def goodput(results: Sequence[dict[str, Any]]) -> list[str]:
             cells = [f"{each['requests_per_s']:.2f} requests/s, {each['tokens_per_s']:.0f} tokens/s"
                      for each in (found["goodput"][BATCHED], found["goodput"].get(PEER)) if each is not None]
             ratio = f"{found['ratios'][PEER]:.1f} times" if PEER in found["ratios"] else ""
-            noisy = ", measured while other programs ran" if found["noise"]["is_loud"] else ""
-            lines.append(f"| {name}: {TRAFFICS[name].about} | {' | '.join(cells)} | {ratio}{noisy} | "
+            lines.append(f"| {name}: {TRAFFICS[name].about} | {' | '.join(cells)} | {ratio}{_but(found['noise'])} | "
                          f"{_machine(result)} |")
     return lines
 
@@ -124,14 +187,13 @@ def goodput(results: Sequence[dict[str, Any]]) -> list[str]:
 def priority(results: Sequence[dict[str, Any]]) -> list[str]:
     """Return how soon high-priority requests are served while low-priority ones occupy the engine."""
     lines = ["| overload by low-priority requests | first token of 90 % of the high-priority requests within | target "
-             "| low-priority requests that finish | machine |",
-             "|---|---|---|---|---|"]
+             "| low-priority requests that finish | machine |", "|---" * 5 + "|"]
+    verdicts = {True: "met", False: "missed", None: "too few requests to tell"}
     for result in results:
         for row in result["priority"]:
-            times = " | ".join(f"{seconds * 1000:.0f} ms" for seconds in (row["loaded_first_token_s"]["90"],
-                                                                          row["bound_s"]))
-            lines.append(f"| {row['about']} | {times} | {row['num_low_finished']} of {row['num_low']} | "
-                         f"{_machine(result)} |")
+            target = f"{row['bound_s'] * 1000:.1f} ms: {verdicts[row['holds']]}{_but(result['noise'])}"
+            lines.append(f"| {row['about']} | {row['loaded_first_token_s']['90'] * 1000:.1f} ms | {target} | "
+                         f"{row['num_low_finished']} of {row['num_low']} | {_machine(result)} |")
     return lines
 
 
@@ -140,13 +202,12 @@ def drafts(results: Sequence[dict[str, Any]]) -> list[str]:
     lines = ["| text | requests | k | steps per token | accepted | times as fast (lowest–highest round) | machine |",
              "|---" * 7 + "|"]
     for result in results:
-        noisy = ", measured while other programs ran" if result["noise"]["is_loud"] else ""
         for cell in result["cells"]:
             ratios = [plain / drafted for plain, drafted in zip(cell["plain_s"], cell["drafted_s"])]
             accepted = f"{cell['num_accepted'] / cell['num_drafted']:.0%}" if cell["num_drafted"] else "no drafts"
             lines.append(f"| {cell['kind']} | {cell['batch_size']} | {cell['num_speculative_tokens']} | "
                          f"{cell['steps_per_token']:.2f} | {accepted} | {cell['ratio']:.2f} ({min(ratios):.2f}–"
-                         f"{max(ratios):.2f}){noisy} | `{result['model']}`, {_machine(result)} |")
+                         f"{max(ratios):.2f}){_but(result['noise'])} | `{result['model']}`, {_machine(result)} |")
     return lines
 
 
@@ -157,7 +218,9 @@ def commands(results: Sequence[dict[str, Any]]) -> list[str]:
         told = [line.removeprefix(IN_SHORT) for line in result["printed"] if line.startswith(IN_SHORT)]
         if not told:
             raise ValueError(f"{result['command']}: no line begins with {IN_SHORT!r}")
-        lines.append(f"| `{result['command'].split()[-1]}` | {'; '.join(told)} | {_machine(result)} |")
+        name = shlex.split(result["command"])[2]
+        noise = _but(result["noise"]) if name in TIMED else ""
+        lines.append(f"| `{name}` | {'; '.join(told)}{noise} | {_machine(result)} |")
     return lines
 
 
@@ -174,8 +237,11 @@ TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], list[str]]] = {
     "printed": printed}
 
 
-def filled(text: str, folder: Path) -> str:
-    """Return the page with its tables filled from the results. Raise ValueError for an unknown kind or missing file."""
+def filled(text: str, folder: Path, trees: Collection[str] | None) -> str:
+    """Return the page with its tables filled from the results.
+
+    Raise ValueError for an unknown kind, a missing file, or one that breaks the rule.
+    """
     def table(match: re.Match[str]) -> str:
         kind, *names = match["words"].split()
         if kind not in TABLES:
@@ -183,7 +249,7 @@ def filled(text: str, folder: Path) -> str:
         missing = [name for name in names if not (folder / name).is_file()]
         if missing or not names:
             raise ValueError(f"table {kind}: " + (f"{missing[0]} is not in {folder.name}/" if missing else "no file"))
-        results = [json.loads((folder / name).read_text(encoding="utf-8")) for name in names]
+        results = [read(folder / name, trees) for name in names]
         return "\n".join([f"<!-- table: {match['words']} -->", *TABLES[kind](results), "<!-- end of table -->"])
 
     return BLOCK.sub(table, text)
@@ -197,10 +263,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing")
     arguments = parser.parse_args(argv)
-    status = 0
+    status, trees = 0, trees_of_history()
+    if trees is None:
+        print("This is no checkout with its whole history: the tree ids are not checked.", file=sys.stderr)
     for path in pages():
         before = path.read_text(encoding="utf-8")
-        after = filled(before, ROOT / RESULTS)
+        try:
+            after = filled(before, ROOT / RESULTS, trees)
+        except ValueError as error:
+            parser.error(f"{path.relative_to(ROOT)}: {error}")
         if after != before:
             print(f"{path.relative_to(ROOT)}: {'not what the results say' if arguments.check else 'written'}")
             status = int(arguments.check)

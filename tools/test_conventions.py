@@ -1,14 +1,13 @@
 """Check that all commands follow the convention for options in mini_vllm/arguments.py."""
 
 import argparse
-import json
 
 import pytest
 from measure.__main__ import make_parser as measure_parser
 
 from course.cli import main as course
 from course.cli import make_parser as course_parser
-from mini_vllm.arguments import Results, parse_arguments, wants_peer
+from mini_vllm.arguments import parse_arguments, wants_peer
 from mini_vllm.cli import main as engine
 from mini_vllm.cli import make_parser as engine_parser
 
@@ -125,17 +124,3 @@ def test_who_is_measured(words, expected):
 def test_mlx_lm_alone_is_refused():
     with pytest.raises(ValueError, match="--arm mlx-lm needs --arm ours"):
         wants_peer(arguments_of("bench", "gpu", "--arm", "mlx-lm"))
-
-
-def test_results_go_where_the_options_say(tmp_path, capsys):
-    path = tmp_path / "r.json"
-    with Results(argparse.Namespace(json=True, output=path)) as results:
-        print("a table")
-        results.save({"a": 1})
-        results.save({"a": 2})
-    told = capsys.readouterr()
-    assert json.loads(told.out) == json.loads(path.read_text()) == {"a": 2} and told.err == "a table\n"
-    with pytest.raises(KeyboardInterrupt), Results(argparse.Namespace(json=True, output=path)) as results:
-        results.save({"a": 3})
-        raise KeyboardInterrupt
-    assert capsys.readouterr().out == "" and json.loads(path.read_text()) == {"a": 3}

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mini_vllm import EngineConfig, LLMEngine
-from mini_vllm.benchmark.machine import provenance
+from mini_vllm.benchmark.machine import provenance, source
 from mini_vllm.benchmark.serving.traffic import TRAFFICS, Words
 from mini_vllm.request import RequestOutput, SamplingParams
 
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def write(path: Path, command: Sequence[str], requests: Sequence[tuple[int, int, int, int]]) -> None:
     """Write a recording: one line per request."""
-    head = json.dumps({"machine": provenance(), "command": " ".join(command), "model": "tiny-tales",
+    head = json.dumps({"machine": provenance(), **source(), "command": " ".join(command), "model": "tiny-tales",
                        "columns": ["arrival_us", "num_prompt_tokens", "num_output_tokens", "max_tokens"]}, indent=2)
     rows = ",\n    ".join(json.dumps(row) for row in requests)
     path.write_text(f'{head[:-2]},\n  "requests": [\n    {rows}\n  ]\n}}\n', encoding="utf-8")

@@ -7,16 +7,16 @@ import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from mini_vllm import __version__
 from mini_vllm.benchmark.cpu_time import my_cores
 
-#: Names the commit if the tree was copied without its history.
-COMMIT = "MINI_VLLM_COMMIT"
+ROOT = Path(__file__).parents[2]
 
 
 def provenance() -> dict[str, object]:
-    """Return the origin of a saved result: the machine, the versions, and the commit if this is a checkout."""
+    """Return the machine of a saved result, and the versions."""
     from mini_vllm.backend import blas, device_name, mx
     try:
         mlx_lm: str | None = version("mlx-lm")
@@ -24,21 +24,27 @@ def provenance() -> dict[str, object]:
         mlx_lm = None
     return {"device": device_name(), "system": platform.system(), "cores": len(my_cores()), "blas": blas.name,
             "python": platform.python_version(), "mini_vllm": __version__,
-            "mlx": mx.__version__, "mlx_lm": mlx_lm, "commit": commit()}  # type: ignore[attr-defined]
+            "mlx": mx.__version__, "mlx_lm": mlx_lm}  # type: ignore[attr-defined]
 
 
-def commit() -> str | None:
-    """Return the commit of the running source tree, with a plus if files differ from it; None if it is not a
-    checkout."""
-    root = Path(__file__).parents[2]
-    if not (root / ".git").exists():
-        return os.environ.get(COMMIT) or None
+def source(root: Path = ROOT) -> dict[str, Any]:
+    """Return git's tree id of the running source, and the files that differ from it: all but those in ``benchmarks/``.
+
+    The tree is None if this is no checkout.
+    """
+    tree = git(root, "rev-parse", "HEAD^{tree}") if (root / ".git").exists() else None
+    changes = git(root, "status", "--porcelain", "--untracked-files=all", "--", ".", ":!benchmarks")
+    if tree is None or changes is None:
+        return {"tree": None, "modified": []}
+    return {"tree": tree.strip(), "modified": [line[3:] for line in changes.splitlines()]}
+
+
+def git(root: Path, *command: str) -> str | None:
+    """Return what a git command prints, or None if it fails."""
     try:
-        found = [subprocess.run(["git", *command], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
-                 for command in (["rev-parse", "--short=10", "HEAD"], ["status", "--porcelain", "--", "mini_vllm"])]
+        return subprocess.run(["git", *command], cwd=root, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found[0] + ("+" if found[1] else "")
 
 
 def describe_machine() -> list[str]:

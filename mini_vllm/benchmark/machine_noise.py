@@ -20,8 +20,8 @@ from mini_vllm.terminal import fold
 #: The fraction of all cores that other programs may keep busy. On two quiet cores it was 0.01 to 0.02, next to one busy
 #: program 0.5.
 MAX_OTHERS = 0.1
-#: The largest ratio of the small product's times. On two quiet cores of a virtual machine it was 1.1 to 1.6.
-MAX_SLOWDOWN = 2.0
+#: The largest ratio of the small product's times. It was the most that two quiet cores of a virtual machine showed.
+MAX_SLOWDOWN = 1.6
 #: CPU time is counted in hundredths of a second, so a shorter interval says little.
 MIN_STRETCH_S = 0.3
 #: Marks a ratio that cannot be trusted, and the sentence that says why.
@@ -44,21 +44,21 @@ class Noise:
 
     @property
     def is_loud(self) -> bool:
-        return self.has_others or self.slowdown > MAX_SLOWDOWN
+        return bool(self.cause)
 
-    def finding(self) -> str:
-        """Return what was found, without a full stop; empty if the machine was quiet."""
-        if self.has_others:
-            return f"Other programs kept {self._how_many()} busy during the run"
-        if self.is_loud:
-            return f"The speed of this machine varied by a factor of {self.slowdown:.1f}"
-        return ""
+    @property
+    def cause(self) -> str:
+        """What disturbed the measurement, without a full stop; empty if the machine was quiet."""
+        causes = [f"other programs kept {self._how_many()} busy"] * self.has_others
+        causes += [f"the speed of the machine varied by a factor of {self.slowdown:.1f}"] * (
+            self.slowdown > MAX_SLOWDOWN)
+        return " and ".join(causes)
 
     def warning(self) -> str:
         """Return a sentence to print below the result; empty if the machine was quiet."""
         what_to_do = ("Close them and measure again" if self.has_others
                       else "Measure again when the machine is idle and cool")
-        return f"{MARK} {self.finding()}: do not trust these numbers. {what_to_do}." if self.is_loud else ""
+        return f"{MARK} During the run, {self.cause}: do not trust these numbers. {what_to_do}." if self.is_loud else ""
 
     def warning_before(self) -> str:
         """Return a sentence to print before anything is measured; empty if the machine is quiet."""
@@ -66,7 +66,7 @@ class Noise:
                 "programs first." if self.has_others else "")
 
     def to_dict(self) -> dict[str, object]:
-        return {**asdict(self), "is_loud": self.is_loud}
+        return {**asdict(self), "cause": self.cause}
 
     def _how_many(self) -> str:
         return f"{self.others_cores:.1f} of {self.num_cores:g} {'core' if self.num_cores == 1 else 'cores'}"

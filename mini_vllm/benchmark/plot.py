@@ -94,7 +94,7 @@ def _footer(results: Sequence[BenchmarkResult], noise: Mapping[str, Noise]) -> s
     rounds = " or ".join("one" if count == 1 else str(count) for count in counts)
     what = f"medians of {rounds} rounds, with the arms in turns" if counts != [1] else "one round"
     device, *rest = describe_machine()
-    found = [f"{MARK} {workload}: {each.finding()}. Do not trust these numbers."
+    found = [f"{MARK} {workload}: {each.cause}. Do not trust these numbers."
              for workload, each in noise.items() if each.is_loud]
     return "\n".join([device, f"{', '.join(rest)}; {what}", *found])
 

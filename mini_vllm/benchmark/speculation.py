@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from mini_vllm.arguments import QUICK, Results, wants_peer
+from mini_vllm.arguments import QUICK, wants_peer
 from mini_vllm.backend import blas, mx
 from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.benchmark.machine import provenance
 from mini_vllm.benchmark.machine_noise import NoiseWatch, look_around, print_if_any
 from mini_vllm.benchmark.mlx_lm_peer import has_peer, load_peer
+from mini_vllm.benchmark.result_file import Results
 from mini_vllm.benchmark.tables import format_ratios
 from mini_vllm.benchmark.ties import gap_at_first_difference
 from mini_vllm.engine import LLMEngine
@@ -112,7 +112,7 @@ def run_speculation_benchmark(arguments: argparse.Namespace) -> int:
         noise = watch.noise()
         print_if_any(noise.warning(), sys.stdout)
         saved.save({"model": loaded.name, "draft": str(arguments.draft), "drawing": str(drawing),
-                    "cells": [cell.to_dict() for cell in cells], "noise": noise.to_dict(), "machine": provenance()})
+                    "cells": [cell.to_dict() for cell in cells], "noise": noise.to_dict()})
     return 0
 
 

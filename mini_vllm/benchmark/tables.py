@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from mini_vllm.benchmark.machine import provenance
 from mini_vllm.benchmark.machine_noise import MARK, Noise
 from mini_vllm.benchmark.results import BATCHED, BenchmarkResult
 
@@ -86,7 +85,6 @@ def medians(ratios: Ratios) -> SpeedUps:
 
 def as_dict(model: str, results: Sequence[BenchmarkResult], ratios: Ratios, noise: Mapping[str, Noise]
             ) -> dict[str, object]:
-    """Return all numbers; ``noise`` is by workload."""
-    return {"machine": provenance(), "model": model, "results": [result.to_dict() for result in results],
-            "speed_ups": medians(ratios), "ratios": ratios,
-            "noise": {workload: found.to_dict() for workload, found in noise.items()}}
+    """Return all numbers."""
+    return {"model": model, "results": [result.to_dict() for result in results], "speed_ups": medians(ratios),
+            "ratios": ratios, "noise_of": {workload: found.to_dict() for workload, found in noise.items()}}

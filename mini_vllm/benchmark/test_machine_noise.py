@@ -135,14 +135,14 @@ def test_the_real_clocks_run_and_the_real_product_takes_time():
 
 def test_a_quiet_machine_says_nothing():
     noise = watched(Machine(0.1, 0.11, 0.13), ("ours", 5, 1.9, 0.1), ("theirs", 5, 1.0, 0.15))
-    assert not noise.is_loud and noise.finding() == noise.warning() == noise.warning_before() == ""
+    assert not noise.is_loud and noise.cause == noise.warning() == noise.warning_before() == ""
     assert (noise.others_cores, noise.slowdown) == (pytest.approx(0.15), pytest.approx(1.3))
 
 
 def test_other_programs_beside_one_side_alone_are_enough():
     noise = watched(Machine(0.1), ("ours", 1, 1.0, 1.3), ("theirs", 30, 1.9, 0.0), ("ours", 1, 1.0, 1.3))
     assert noise.is_loud and noise.others_cores == pytest.approx(1.3)
-    assert noise.warning() == ("? Other programs kept 1.3 of 2 cores busy during the run: do not trust these numbers. "
+    assert noise.warning() == ("? During the run, other programs kept 1.3 of 2 cores busy: do not trust these numbers. "
                                "Close them and measure again.")
 
 
@@ -161,8 +161,8 @@ def test_a_moment_too_short_to_be_measured_counts_only_with_all_the_others():
 def test_a_machine_that_slows_down_is_noticed_though_nobody_is_to_blame():
     noise = watched(Machine(0.1, 0.1, 0.25), ("ours", 5, 1.0, 0.0), ("theirs", 5, 1.0, 0.0))
     assert noise.is_loud and not noise.has_others
-    assert noise.warning() == ("? The speed of this machine varied by a factor of 2.5: do not trust these "
-                               "numbers. Measure again when the machine is idle and cool.")
+    assert noise.warning() == ("? During the run, the speed of the machine varied by a factor of 2.5: do not trust "
+                               "these numbers. Measure again when the machine is idle and cool.")
     assert noise.warning_before() == ""
 
 
@@ -171,7 +171,13 @@ def test_a_container_is_disturbed_only_by_those_who_want_its_share():
     room = watched(Machine(0.1), ("ours", 5, 4.0, 40.0), num_cores=64, num_mine=4)
     assert (room.others_cores, room.num_cores, room.is_loud) == (0.0, 4, False)
     assert watched(Machine(0.1), ("ours", 5, 2.0, 62.0), num_cores=64, num_mine=4).warning().startswith(
-        "? Other programs kept 2.0 of 4 cores busy")
+        "? During the run, other programs kept 2.0 of 4 cores busy:")
+
+
+def test_both_causes_are_named():
+    assert Noise(1.3, 2, 1.94).to_dict() == {
+        "others_cores": 1.3, "num_cores": 2, "slowdown": 1.94,
+        "cause": "other programs kept 1.3 of 2 cores busy and the speed of the machine varied by a factor of 1.9"}
 
 
 def test_one_core_is_one_core():
@@ -195,7 +201,7 @@ def test_what_disturbs_is_told_before_and_after():
     assert " ".join(stream.getvalue().split()) == " ".join([
         "Other programs keep 0.8 of 2 cores busy, so measurements will be unreliable. Close those programs first.",
         "the ratios",
-        "? Other programs kept 0.5 of 2 cores busy during the run: do not trust these numbers.",
+        "? During the run, other programs kept 0.5 of 2 cores busy: do not trust these numbers.",
         "Close them and measure again."])
 
 

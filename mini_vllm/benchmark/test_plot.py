@@ -46,7 +46,7 @@ def test_ratios_of_a_busy_machine_are_marked_and_the_footer_says_why():
     ratios = [text.get_text() for text in figure.axes[0].texts if "×" in text.get_text()]
     assert ratios == ["4.57× one at a time ?\n1.23× mlx-lm ?", "2.00× one at a time\n0.98× mlx-lm"]
     assert figure.get_supxlabel().splitlines()[2:] == [
-        "? decode-16: Other programs kept 1.3 of 2 cores busy during the run. Do not trust these numbers."]
+        "? decode-16: other programs kept 1.3 of 2 cores busy. Do not trust these numbers."]
 
 
 def test_every_bar_has_its_number():

@@ -221,7 +221,7 @@ def test_ratios_of_a_busy_machine_are_marked_and_a_sentence_says_why():
     assert format_speed_ups({PEER: [1.123]}, Noise(0.1, 2)) == "mini_vllm against mlx-lm: 1.12x"
     assert format_speed_ups({PEER: [0.14, 0.3, 0.1], ONE_AT_A_TIME: [2]}, Noise(1.3, 2)).splitlines() == [
         "mini_vllm against mlx-lm: 0.14x (0.10–0.30) ?", "mini_vllm against one at a time: 2.00x ?",
-        "? Other programs kept 1.3 of 2 cores busy during the run: do not trust these numbers. Close them and measure "
+        "? During the run, other programs kept 1.3 of 2 cores busy: do not trust these numbers. Close them and measure "
         "again."]
 
 
@@ -245,8 +245,8 @@ def test_the_command_says_at_once_and_at_the_end_that_the_machine_is_busy(loaded
     assert captured.out.count("x ?\n") == 2 and "do not trust" in captured.out
     told = (captured.out + captured.err).replace(str(shallow("qwen3")), "a model")  # its path may be long
     assert max(map(len, told.splitlines())) <= 80
-    assert json.loads((tmp_path / "r.json").read_text())["noise"]["decode-16"] == {
-        "others_cores": 1.5, "num_cores": 2, "slowdown": 1.1, "is_loud": True}
+    assert json.loads((tmp_path / "r.json").read_text())["noise_of"]["decode-16"] == {
+        "others_cores": 1.5, "num_cores": 2, "slowdown": 1.1, "cause": "other programs kept 1.5 of 2 cores busy"}
 
 
 # ---- what is there
@@ -287,7 +287,7 @@ def test_the_command_prints_saves_and_draws(loaded, shallow, tmp_path, capsys, m
     assert [result["arm"] for result in saved["results"]] == list(ARMS)
     assert saved["speed_ups"]["decode-16"].keys() == {ONE_AT_A_TIME, PEER}
     assert {result["num_rounds"] for result in saved["results"]} == {3}
-    assert saved["noise"]["decode-16"].keys() == {"others_cores", "num_cores", "slowdown", "is_loud"}
+    assert saved["noise_of"]["decode-16"].keys() == {"others_cores", "num_cores", "slowdown", "cause"}
     assert files[1].read_bytes().startswith(b"\x89PNG")
 
 

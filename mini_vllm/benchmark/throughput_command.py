@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import cast
 
-from mini_vllm.arguments import QUICK, Results, chosen_arms, draft_settings
+from mini_vllm.arguments import QUICK, chosen_arms, draft_settings
 from mini_vllm.backend import blas
 from mini_vllm.benchmark import tables
 from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, CHEAP_ROUNDS, Comparison
@@ -14,6 +14,7 @@ from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.machine_noise import Noise, look_around, print_if_any
 from mini_vllm.benchmark.mlx_lm_peer import has_peer, without_peer
 from mini_vllm.benchmark.plot import check_plot, plot_results
+from mini_vllm.benchmark.result_file import Results
 from mini_vllm.benchmark.results import BATCHED, DRAFTED, ONE_AT_A_TIME, PEER, BenchmarkResult
 from mini_vllm.benchmark.workloads import WORKLOADS, Settings, make_workload
 from mini_vllm.engine_config import EngineConfig

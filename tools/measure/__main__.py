@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-from mini_vllm.arguments import QUICK, Results, add_result_options, parse_arguments
+from mini_vllm.arguments import QUICK, add_result_options, parse_arguments
 from mini_vllm.benchmark.drawing import Drawing
 
 #: Measurements that print times or ratios of times. On a busy machine they are meaningless, and a warning says so.
@@ -20,13 +20,13 @@ TIMED = ("allocator", "blas", "single", "pool", "tree", "attention", "parts", "q
 
 def main() -> int:
     arguments = parse_arguments(make_parser(), sys.argv[1:])
+    from mini_vllm.benchmark.result_file import Results
     try:
         with Results(arguments) as results:
             printed = io.StringIO()
             with contextlib.redirect_stdout(Tee(sys.stdout, printed)):
                 status = measure(arguments)
-            how = "".join(f" --{name}" for name in ("http", "kill") if getattr(arguments, name, False))
-            results.save(as_dict(f"python tools/measure {arguments.name}{how}", printed.getvalue()))
+            results.save({"printed": printed.getvalue().splitlines()})
             return status
     except ValueError as error:  # a LoadError is a ValueError
         print(f"python tools/measure: {error}", file=sys.stderr)
@@ -44,12 +44,6 @@ def measure(arguments: argparse.Namespace) -> int:
     else:
         run(arguments)
     return 0
-
-
-def as_dict(command: str, printed: str) -> dict[str, object]:
-    """Return the output of a measurement, with the machine, the versions and the commit."""
-    from mini_vllm.benchmark.machine import provenance
-    return {"machine": provenance(), "command": command, "printed": printed.splitlines()}
 
 
 class Tee(io.TextIOBase):

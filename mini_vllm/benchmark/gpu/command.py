@@ -7,11 +7,12 @@ import gc
 import sys
 from collections import UserDict
 
-from mini_vllm.arguments import QUICK, Results, wants_peer
+from mini_vllm.arguments import QUICK, wants_peer
 from mini_vllm.backend import mx, nn
 from mini_vllm.benchmark.gpu import agreement, quantised, report, steps, workloads
-from mini_vllm.benchmark.machine import describe_machine, provenance
+from mini_vllm.benchmark.machine import describe_machine
 from mini_vllm.benchmark.mlx_lm_peer import has_peer, load_peer, without_peer
+from mini_vllm.benchmark.result_file import Results
 from mini_vllm.checks import real_number
 from mini_vllm.fast import tuning
 from mini_vllm.fast.attention import FastAttention
@@ -48,7 +49,7 @@ def _measure(arguments: argparse.Namespace, results: Results) -> None:
     print(fold("\n".join([f"random weights in the shape of {shape}", *describe_machine()])), flush=True)
     print(fold(f"kernels: {_describe_kernels(loaded)}"), flush=True)
     peer = _peer(loaded, arguments)
-    saved = _Saved(results, {"machine": provenance(), "shape": shape})
+    saved = _Saved(results, {"shape": shape})
     wanted = arguments.only or ("steps", "packed", "workloads")
     if "steps" in wanted:
         if peer is not None:

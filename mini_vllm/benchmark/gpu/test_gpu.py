@@ -170,7 +170,7 @@ def test_a_quick_run_measures_and_saves(tmp_path, capsys):
     told, saved = capsys.readouterr().out, json.loads((tmp_path / "gpu.json").read_text())
     assert "kernels: " in told and "nano-16" in told
     assert [(row["num_requests"], row["context"]) for row in saved["steps"]] == [(1, 32), (2, 32), (1, 64), (2, 64)]
-    assert saved["workloads"][0]["ratio"] is None and {"device", "mlx", "commit"} <= set(saved["machine"])
+    assert saved["workloads"][0]["ratio"] is None and {"device", "mlx"} <= set(saved["machine"])
 
 
 def test_what_is_known_is_saved_when_a_run_is_ended(tmp_path, monkeypatch):
@@ -182,7 +182,7 @@ def test_what_is_known_is_saved_when_a_run_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(workloads, "measure", ended)
     with pytest.raises(KeyboardInterrupt):
         run_gpu_benchmark(Namespace(quick=True, arm=None, json=False, output=path, bandwidth=None, workload=None,
-                                    only=None))
+                                    only=None, typed="mini-vllm bench gpu --quick"))
     saved = json.loads(path.read_text())
     assert len(saved["steps"]) == 4 and "workloads" not in saved
 

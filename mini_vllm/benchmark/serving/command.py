@@ -7,10 +7,11 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from mini_vllm.arguments import QUICK, Results, draft_settings, wants_peer
+from mini_vllm.arguments import QUICK, draft_settings, wants_peer
 from mini_vllm.benchmark.machine import describe_machine
 from mini_vllm.benchmark.machine_noise import look_around, print_if_any
 from mini_vllm.benchmark.mlx_lm_peer import has_peer, without_peer
+from mini_vllm.benchmark.result_file import Results
 from mini_vllm.benchmark.results import BATCHED, PEER
 from mini_vllm.benchmark.serving import overload, report
 from mini_vllm.benchmark.serving.answers import Load
@@ -54,7 +55,7 @@ def _measure(arguments: argparse.Namespace, rates: list[float], parts: list[str]
             saved[name] = _measure_traffic(arms, TRAFFICS[name], rates, parts)
         if "priority" in parts:
             saved["priority"] = _measure_priority(arms, servers[0], arguments.quick)
-    return {**report.as_dict(loaded.name, saved), **draft_settings(arguments)}
+    return {"model": loaded.name, **saved, **draft_settings(arguments)}
 
 
 def _check(arguments: argparse.Namespace) -> tuple[list[float], list[str]]:

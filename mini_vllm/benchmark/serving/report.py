@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mini_vllm.benchmark.machine import provenance
 from mini_vllm.benchmark.machine_noise import MARK, Noise
 from mini_vllm.benchmark.results import BATCHED
 from mini_vllm.benchmark.serving.answers import GOOD_SHARE, MAX_FIRST_TOKEN_S, MAX_TOKEN_S, Load
@@ -83,7 +82,3 @@ def format_overload(overload: Overload) -> str:
 
 def _ms(seconds: float | None) -> str:
     return "unknown" if seconds is None else f"{seconds * 1000:.0f} ms"
-
-
-def as_dict(model: str, parts: Mapping[str, object]) -> dict[str, object]:
-    return {"machine": provenance(), "model": model, **parts}

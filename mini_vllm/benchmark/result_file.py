@@ -1,0 +1,104 @@
+"""Writes results as JSON, with what a reader needs to trust them.
+
+    command    what was run
+    tree       git's tree id of the source that was measured. Another commit of the same files has the same id
+    modified   the files that differed from that tree
+    machine    the device and the versions
+    noise      cores that other programs used, how much the machine's own speed varied, and the cause if it was loud
+    sha256     of everything else, so that nothing in the file changes later
+
+A file in ``benchmarks/`` is written only if the tree is unmodified. ``tools/tables.py`` refuses one that breaks this
+rule. Any other file is scratch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from mini_vllm.benchmark.machine import ROOT, provenance, source
+from mini_vllm.benchmark.machine_noise import NoiseWatch
+from mini_vllm.checks import writable_file
+
+KEPT = ROOT / "benchmarks"
+
+
+class Results:
+    """The results of a benchmark, printed as JSON or written to a file, depending on the options.
+
+    If the JSON goes to standard output, everything else that is printed inside ``with Results(arguments) as results``
+    goes to standard error. ``save`` may be called repeatedly with more results, so that a long run that is stopped
+    keeps what it has measured.
+    """
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Raise ValueError, before any work is done, if the output file cannot be written."""
+        self._is_printed: bool = arguments.json
+        self._path: Path | None = arguments.output
+        self._command: str = arguments.typed
+        self._is_kept = self._path is not None and self._path.resolve().parent == KEPT
+        self._record: dict[str, Any] | None = None
+        self._redirected, self._watching = contextlib.ExitStack(), contextlib.ExitStack()
+        self._watch = NoiseWatch()
+        if self._path is not None:
+            writable_file(self._path)
+        self._source = source()
+        if self._is_kept and (fault := _fault_of(arguments.quick, **self._source)):
+            raise ValueError(f"{self._path}: {fault}; to try something, write to a file outside of {KEPT.name}/")
+
+    def __enter__(self) -> Results:
+        if self._is_printed:
+            self._redirected.enter_context(contextlib.redirect_stdout(sys.stderr))
+        if self._is_printed or self._path is not None:
+            self._watching.enter_context(self._watch.over())
+        return self
+
+    def save(self, data: Mapping[str, Any]) -> None:
+        if not self._is_printed and self._path is None:
+            return
+        if self._is_kept and source() != self._source:
+            raise ValueError(f"{self._path} is not written: the source has changed since the run began")
+        self._watching.close()
+        record = {"command": self._command, **self._source, "machine": provenance(),
+                  "noise": self._watch.noise().to_dict(), **data}
+        self._record = {**record, "sha256": digest(record)}
+        if self._path is not None:
+            self._path.write_text(_text(self._record), encoding="utf-8")
+        self._watching.enter_context(self._watch.over())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self._watching.close()
+        self._redirected.close()
+        if self._is_printed and kind is None and self._record is not None:
+            print(_text(self._record), end="", flush=True)
+
+
+def _fault_of(is_quick: bool, tree: str | None, modified: Sequence[str]) -> str:
+    """Say why this source cannot give a result that is kept; empty if it can."""
+    if is_quick:
+        return "--quick is only a smoke test"
+    if tree is None:
+        return "a result names the source that was measured, and this is no git checkout"
+    if modified:
+        more = f" and {len(modified) - 1} more" if len(modified) > 1 else ""
+        return f"a result comes from an unmodified tree, but {modified[0]}{more} differs from the last commit"
+    return ""
+
+
+def digest(record: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a record's content without its own ``sha256``."""
+    content = json.loads(json.dumps(record))
+    content.pop("sha256", None)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _text(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, indent=2, ensure_ascii=False) + "\n"

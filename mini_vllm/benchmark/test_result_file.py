@@ -1,0 +1,110 @@
+"""A result in ``benchmarks/`` names its source, its command, its machine and its noise, and cannot change unnoticed."""
+
+import argparse
+import json
+import subprocess
+
+import pytest
+
+from mini_vllm.benchmark import result_file
+from mini_vllm.benchmark.machine import source
+from mini_vllm.benchmark.result_file import Results, digest
+
+CLEAN = {"tree": "a" * 40, "modified": []}
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Return a folder with one commit."""
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "a.py").write_text("1")
+    for command in (["init", "-q"], ["add", "-A"],
+                    ["-c", "user.name=a", "-c", "user.email=a@b.org", "commit", "-qm", "first"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Return a file in a folder that is treated as ``benchmarks/``."""
+    monkeypatch.setattr(result_file, "KEPT", tmp_path)
+    return tmp_path / "r.json"
+
+
+def arguments(path=None, quick=False, is_json=False):
+    return argparse.Namespace(json=is_json, output=path, quick=quick, typed="mini-vllm bench gpu --only steps")
+
+
+def test_a_source_is_its_tree_and_the_files_that_differ_from_it(checkout):
+    tree = source(checkout)
+    assert len(tree["tree"]) == 40 and tree["modified"] == []
+    (checkout / "benchmarks/r.json").write_text("{}")
+    assert source(checkout) == tree, "a result is not a source"
+    (checkout / "a.py").write_text("2")
+    (checkout / "new.py").write_text("3")
+    assert source(checkout) == {**tree, "modified": ["a.py", "new.py"]}
+
+
+def test_another_commit_of_the_same_files_has_the_same_tree(checkout):
+    tree = source(checkout)
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.org", "commit", "-q", "--amend", "-m", "other"],
+                   cwd=checkout, check=True)
+    assert source(checkout) == tree
+
+
+def test_a_folder_without_history_has_no_tree(tmp_path):
+    assert source(tmp_path) == {"tree": None, "modified": []}
+
+
+def test_a_file_says_where_its_numbers_come_from(kept, monkeypatch):
+    monkeypatch.setattr(result_file, "source", lambda: CLEAN)
+    with Results(arguments(kept)) as results:
+        results.save({"speed": 1})
+        results.save({"speed": {1: 2.5}})
+    saved = json.loads(kept.read_text())
+    assert {name: saved[name] for name in ("command", "tree", "modified", "speed")} == {
+        "command": "mini-vllm bench gpu --only steps", **CLEAN, "speed": {"1": 2.5}}
+    assert {"device", "cores", "blas", "mlx"} <= saved["machine"].keys()
+    assert saved["noise"].keys() == {"others_cores", "num_cores", "slowdown", "cause"}
+    assert saved["sha256"] == digest(saved) != digest({**saved, "speed": {"1": 2.6}})
+
+
+@pytest.mark.parametrize("found, quick, complaint", [
+    (CLEAN, True, "--quick is only a smoke test"),
+    ({"tree": None, "modified": []}, False, "this is no git checkout"),
+    ({**CLEAN, "modified": ["a.py"]}, False, "unmodified tree, but a.py differs"),
+    ({**CLEAN, "modified": ["a.py", "b.py", "c.py"]}, False, "unmodified tree, but a.py and 2 more differs"),
+])
+def test_only_a_result_with_a_source_is_kept(kept, monkeypatch, tmp_path_factory, found, quick, complaint):
+    monkeypatch.setattr(result_file, "source", lambda: found)
+    with pytest.raises(ValueError, match=complaint):
+        Results(arguments(kept, quick))
+    assert not kept.exists()
+    scratch = tmp_path_factory.mktemp("scratch") / "r.json"
+    with Results(arguments(scratch, quick)) as results:
+        results.save({})
+    assert json.loads(scratch.read_text())["modified"] == found["modified"]
+
+
+def test_a_source_that_changes_during_the_run_gives_no_result(kept, monkeypatch):
+    found = dict(CLEAN)
+    monkeypatch.setattr(result_file, "source", lambda: dict(found))
+    with pytest.raises(ValueError, match="has changed since"), Results(arguments(kept)) as results:
+        found["modified"] = ["a.py"]
+        results.save({})
+    assert not kept.exists()
+
+
+def test_results_go_where_the_options_say(tmp_path, capsys):
+    path = tmp_path / "r.json"
+    with Results(arguments(path, is_json=True)) as results:
+        print("a table")
+        results.save({"a": 1})
+        results.save({"a": 2})
+    told = capsys.readouterr()
+    assert json.loads(told.out) == json.loads(path.read_text()) and told.err == "a table\n"
+    assert json.loads(told.out)["a"] == 2
+    with pytest.raises(KeyboardInterrupt), Results(arguments(path, is_json=True)) as results:
+        results.save({"a": 3})
+        raise KeyboardInterrupt
+    assert capsys.readouterr().out == "" and json.loads(path.read_text())["a"] == 3
