@@ -198,6 +198,10 @@ class AsyncLLMEngine:
         """Forget all cached prefixes. Raise RuntimeError, and forget nothing, while a request holds blocks."""
         await self.call(lambda engine: engine.reset_prefix_cache())
 
+    async def evict_unused(self) -> int:
+        """Forget all cached blocks that no request holds, and return their number. Requests may be running."""
+        return await self.call(lambda engine: engine.evict_unused())
+
     async def metrics(self) -> EngineMetrics:
         """Return the engine's counters: what happened so far, and what sharing has saved."""
         return await self.call(lambda engine: engine.metrics())

@@ -46,6 +46,10 @@ class LLM:
         """Forget all cached prefixes."""
         self.engine.reset_prefix_cache()
 
+    def evict_unused(self) -> int:
+        """Forget all cached blocks that no request holds, and return their number."""
+        return self.engine.evict_unused()
+
     def generate(self, prompts: Prompt | Sequence[Prompt],
                  sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, use_progress: bool = False,
                  priority: Priority | Sequence[Priority] = Priority.NORMAL) -> list[RequestOutput]:

@@ -113,6 +113,8 @@ class Chat:
             tell(help_text(self.is_terminal, self.history_path))
         elif command == "/stats":
             tell(str(self.engine.metrics()))
+        elif command == "/forget":
+            tell(f"{self.engine.evict_unused()} cached blocks forgotten.")
         else:
             self.conversation.reset()
             tell("A new conversation starts.")

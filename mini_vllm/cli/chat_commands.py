@@ -10,6 +10,7 @@ from mini_vllm.checks import nearest
 COMMANDS = {
     "/help": "commands and keys",
     "/reset": "start a new conversation; the system message stays",
+    "/forget": "forget all cached text; the conversation stays",
     "/stats": "statistics so far: steps, blocks, the cache",
     "/quit": "end the chat",
 }

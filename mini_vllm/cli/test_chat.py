@@ -96,6 +96,11 @@ def test_without_the_prefix_cache_nothing_is_found(talk):
     assert [cached for cached, _ in hits(talk("first\nsecond\n", "--no-prefix-caching", max_tokens=40).err)] == [0, 0]
 
 
+def test_after_forget_the_next_message_is_computed_in_full(talk):
+    error = talk("first\n/forget\nsecond\n", max_tokens=40).err
+    assert hits(error)[1][0] == 0 and re.search(r"^[1-9]\d* cached blocks forgotten\.$", error, re.MULTILINE)
+
+
 # ---- commands
 
 
@@ -114,7 +119,7 @@ def test_stats_are_what_the_engine_counts(talk, asked):
 def test_help_through_a_pipe_lists_the_commands(talk, asked):
     captured = talk("/help\n")
     assert captured.out == "" and not asked
-    assert [line.split()[0] for line in captured.err.splitlines()] == ["/help", "/reset", "/stats", "/quit"]
+    assert [line.split()[0] for line in captured.err.splitlines()] == ["/help", "/reset", "/forget", "/stats", "/quit"]
 
 
 @pytest.mark.parametrize("quit", ["/quit", "  /quit ", "/Quit"])
@@ -126,7 +131,7 @@ def test_quit_ends(talk, asked, quit):
 @pytest.mark.parametrize("typed, answer", [
     ("/rest", "There is no command /rest; did you mean /reset?\n"),
     ("/exit", "There is no command /exit; did you mean /quit?\n"),
-    ("/bye", "There is no command /bye, only /help, /reset, /stats and /quit.\n"),
+    ("/bye", "There is no command /bye, only /help, /reset, /forget, /stats and /quit.\n"),
     ("/quit?", "There is no command /quit?; did you mean /quit?\n"),
 ])
 def test_an_unknown_command_does_not_reach_the_model(talk, asked, typed, answer):

@@ -90,7 +90,7 @@ def test_ctrl_c_drops_the_line_and_says_how_to_end(capsys):
 
 
 @pytest.mark.parametrize("text, commands", [
-    ("/res", ["/reset"]), ("/", ["/help", "/reset", "/stats", "/quit"]), ("what /q", []), ("/x", []),
+    ("/res", ["/reset"]), ("/", ["/help", "/reset", "/forget", "/stats", "/quit"]), ("what /q", []), ("/x", []),
 ])
 def test_tab_completes_commands_at_the_beginning(text, commands):
     with create_pipe_input() as keyboard:

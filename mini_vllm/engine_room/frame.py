@@ -184,6 +184,14 @@ class EngineFrame(ABC):
         """Forget all cached prefixes. Raise RuntimeError, and forget nothing, while a request holds blocks."""
         self.kv_cache.reset_prefix_cache()
 
+    def evict_unused(self) -> int:
+        """Forget the content of all blocks that no request holds, and return their number. Requests may be running."""
+        pool = self.kv_cache.block_pool
+        unused = [block.block_id for block in pool.free_block_queue.get_all_free_blocks()
+                  if block.block_hash is not None]
+        pool.evict_blocks(unused)
+        return len(unused)
+
     def get_tokenizer(self) -> Tokenizer:
         return self.tokenizer
 

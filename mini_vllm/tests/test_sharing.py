@@ -385,6 +385,24 @@ def test_a_reset_is_refused_while_in_use(loaded):
     assert engine.kv_cache.prefix_tree.stats.num_nodes == 0
 
 
+def test_what_no_request_holds_can_be_evicted_while_one_runs(loaded):
+    engine = make_engine(loaded)
+    ended, running = random_prompts(2)
+    engine.add_request(ended, GREEDY, "ended")
+    run(engine)
+    num_cached = engine.kv_cache.prefix_tree.stats.num_nodes
+    engine.add_request(running, GREEDY, "running")
+    engine.step()
+    in_use = engine.kv_cache.prefix_tree.stats.num_nodes_in_use
+    assert engine.evict_unused() == num_cached > 0 and engine.evict_unused() == 0
+    assert engine.kv_cache.prefix_tree.stats.num_nodes == in_use > 0
+    engine.kv_cache.check_integrity()
+    engine.add_request(ended, GREEDY, "ended")
+    engine.add_request(running, GREEDY, "running again")
+    run(engine)
+    assert engine.metrics().num_saved_tokens == len(running) // 8 * 8, "the full blocks of the running request"
+
+
 def test_the_command_prints_the_numbers(checkpoints, capsys):
     from mini_vllm.cli import main
     folder = str(checkpoints("llama2"))
