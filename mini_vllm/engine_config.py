@@ -71,6 +71,9 @@ class EngineConfig:
     #: What guesses: "ngram" looks for the newest tokens in the request's own text (``EngineParts.drafter``). Otherwise
     #: the name of a model with the same vocabulary, which gets its own KV cache with as many blocks.
     draft: str | Path = NGRAM
+    #: Compute each step by one call of C, on a Linux CPU with a C compiler; see ``native``. None: if the environment
+    #: variable MINI_VLLM_NATIVE is 1. True: also without it.
+    native: bool | None = None
 
     def __post_init__(self) -> None:
         """Check every field, then the fields that depend on each other. The engine checks what depends on the model."""
@@ -89,6 +92,7 @@ class EngineConfig:
             "enable_lookahead": flag_or_none("enable_lookahead", self.enable_lookahead),
             "num_speculative_tokens": whole_number("num_speculative_tokens", self.num_speculative_tokens, 0),
             "draft": an_instance("draft", self.draft, str, Path),
+            "native": flag_or_none("native", self.native),
         }
         parse_memory(self.kv_memory)
         if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:

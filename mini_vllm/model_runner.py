@@ -89,7 +89,7 @@ class ModelRunner:
             wanted = [token for r, start, end in zip(requests, batch.query_starts, batch.query_starts[1:])
                       if r.needs_logits or r.needs_all_logits
                       for token in range(start if r.needs_all_logits else end - 1, end)]
-            return self.model.logits(self._forward(token_ids, batch, None)[mx.array(wanted)])
+            return self._logits_of_tokens(token_ids, batch, wanted)
         return self._logits(token_ids, batch, [i for i, r in enumerate(requests) if r.needs_logits])
 
     def step_ahead(self, token_ids: mx.array, block_tables: Sequence[Sequence[int]],
@@ -101,6 +101,10 @@ class ModelRunner:
     def _logits(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int]) -> mx.array:
         """Return the logits of the last tokens of the ``wanted`` requests."""
         return self.model.logits(self._forward(token_ids, batch, wanted))
+
+    def _logits_of_tokens(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int]) -> mx.array:
+        """Return the logits of the ``wanted`` tokens of the step."""
+        return self.model.logits(self._forward(token_ids, batch, None)[mx.array(list(wanted))])
 
     def _forward(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int] | None) -> mx.array:
         """Return the hidden states of the last tokens of the ``wanted`` requests; of all tokens if it is None."""

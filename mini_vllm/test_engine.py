@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 import pytest
 
-from mini_vllm.backend import mx, nn
+from mini_vllm.backend import mx
 from mini_vllm.beam_search import beam_search
 from mini_vllm.conftest import checkpoint_width, make_talker, without_garbage_collector
 from mini_vllm.engine import LLMEngine
@@ -16,6 +16,7 @@ from mini_vllm.gpu.runner import PoolsThatStay
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.llm import LLM
 from mini_vllm.models.loader import load
+from mini_vllm.native.runner import NativeKVCache
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
 from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT
@@ -410,7 +411,7 @@ def test_a_request_that_computes_nan_fails_and_leaves_none_behind(shallow, setti
     prompts = random_prompts(6, seed=11)
     alone = undisturbed(loaded, prompts, params)
     broken = next(token for token in range(256) if not any(token in ids for ids in (*prompts, *alone)))
-    loaded.model.model.embed_tokens = BrokenEmbedding(loaded.model.model.embed_tokens, broken)
+    break_embedding(loaded, broken)
     engine = make_engine(loaded, num_blocks=40, **settings)
     bad = [[broken if i % 7 == 3 else i for i in range(count)] for count in (50, 110)]
     ids = [engine.add_request(prompt, params) for prompt in (bad[0], *prompts[:2], bad[1])]
@@ -436,7 +437,7 @@ def test_a_request_that_computes_nan_leaves_none_for_those_who_share_its_beginni
     prompts = [[*beginning, 40 + i, 41 + i] for i in range(6)]
     alone = undisturbed(loaded, prompts)
     broken = next(token for token in range(256) if not any(token in ids for ids in (*prompts, *alone)))
-    loaded.model.model.embed_tokens = BrokenEmbedding(loaded.model.model.embed_tokens, broken)
+    break_embedding(loaded, broken)
     engine = make_engine(loaded, max_num_batched_tokens=64)
     bad = engine.add_request([*beginning, broken, *range(100, 200)], GREEDY)
     results = {output.request_id: output for output in engine.step()}
@@ -454,7 +455,7 @@ def test_a_request_that_computes_nan_leaves_none_for_those_who_share_its_beginni
 
 def test_a_beam_search_over_nan_says_so_and_leaves_none(shallow):
     loaded = load(shallow("llama3"))
-    loaded.model.model.embed_tokens = BrokenEmbedding(loaded.model.model.embed_tokens, 250)
+    break_embedding(loaded, 250)
     engine = make_engine(loaded)
     with pytest.raises(ValueError, match="NaN"):
         beam_search(engine, [*range(40), 250, *range(40)], beam_width=2, max_tokens=4)
@@ -475,7 +476,7 @@ def test_a_look_ahead_that_was_wrong_leaves_no_nan(shallow, how):
     alone = undisturbed(loaded, [prompt, other], params)
     index, broken = next((i, token) for i, token in enumerate(alone[0]) if i >= 2 and token not in (
         *alone[0][:i], *prompt, *alone[1], *other))
-    loaded.model.model.embed_tokens = BrokenEmbedding(loaded.model.model.embed_tokens, broken)
+    break_embedding(loaded, broken)
     engine = make_engine(loaded)
     engine.add_request(prompt, dataclasses.replace(params, stop_token_ids=[broken] if how == "stops" else []), "r")
     for _ in range(index + 1):
@@ -495,21 +496,16 @@ def test_a_look_ahead_that_was_wrong_leaves_no_nan(shallow, how):
 def has_nan_in_reach(engine):
     """Check whether NaN is where it can do harm.
 
-    A GPU's kernels read only the slots of a context's tokens. There, the rest of the test and the free blocks show it.
+    A GPU's kernels and the native step read only the slots of a context's tokens. There, the rest of the test and the
+    free blocks show it.
     """
     pools = engine.runner.cache
-    return not isinstance(pools, PoolsThatStay) and any(mx.isnan(pool).any() for pool in pools.pools)
+    return not isinstance(pools, (PoolsThatStay, NativeKVCache)) and any(mx.isnan(pool).any() for pool in pools.pools)
 
 
-class BrokenEmbedding(nn.Embedding):
-    """An embedding that is NaN for one token."""
-
-    def __init__(self, whole, broken):
-        super().__init__(*whole.weight.shape)
-        self.weight, self.broken = whole.weight, broken
-
-    def __call__(self, token_ids):
-        return mx.where((token_ids == self.broken)[:, None], mx.nan, super().__call__(token_ids))
+def break_embedding(loaded, token_id):
+    """Make the embedding of one token NaN."""
+    loaded.model.model.embed_tokens.weight[token_id] = mx.nan
 
 
 @pytest.mark.without_drafts("makes steps of one token fail; steps with drafts have more")
@@ -716,7 +712,7 @@ def test_a_look_ahead_that_computes_nan_leaves_none_behind(shallow, how):
     at = next(i for i, token in enumerate(alone[0]) if i > 1 and token not in others and token not in prompts[0]
               and token not in alone[0][:i])
     broken = alone[0][at]
-    loaded.model.model.embed_tokens = BrokenEmbedding(loaded.model.model.embed_tokens, broken)
+    break_embedding(loaded, broken)
     engine = make_engine(loaded, num_blocks=30)
     engine.add_request(prompts[0], dataclasses.replace(free, stop_token_ids=[broken]), "stops")
     if how == "a neighbour goes on":

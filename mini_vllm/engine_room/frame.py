@@ -90,7 +90,8 @@ class EngineFrame(ABC):
         """Create the pieces that compute."""
         config, sizes = self.config, self.sizes
         self.sampler: Sampler = parts.sampler()
-        make_runner = runner_class(parts.model_runner, parts.attention, self.loaded.model, config.block_size)
+        make_runner = runner_class(parts.model_runner, parts.attention, self.loaded.model, config.block_size,
+                                   config.native)
         self.runner: ModelRunner = checked("model_runner", make_runner(
             self.loaded.model, sizes.num_blocks, config.block_size, parts.attention))
 

@@ -22,6 +22,8 @@ from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.network import Model
 from mini_vllm.models.random_model import RANDOM_MODELS
+from mini_vllm.native.runner import NativeRunner
+from mini_vllm.native.runner import why_not as why_not_native
 
 SWITCH = "MINI_VLLM_KERNELS"
 SWITCHED_OFF = f"switched off by {SWITCH}=0"
@@ -32,14 +34,17 @@ COMPILING = "mini-vllm: compiling and testing the GPU kernels; this takes a whil
 USUAL_SHAPE = "qwen3-0.6b"
 
 
-def runner_class(wanted: type, attention: object, model: Model, block_size: int) -> type:
+def runner_class(wanted: type, attention: object, model: Model, block_size: int, native: bool | None = None) -> type:
     """Return the class of an engine's runner.
 
-    It is the GPU's runner instead of the plain one if no part of it was replaced and its kernels agree with the plain
-    operations. If they do not, that is reported once.
+    If no part of it was replaced, it is the GPU's runner, or on a CPU the native one if ``native`` or the environment
+    switches it on. The GPU's kernels must agree with the plain operations; if they do not, that is reported once.
     """
-    if wanted is not ModelRunner or attention is not FastAttention or why_not_here():
+    if wanted is not ModelRunner or attention is not FastAttention:
         return wanted
+    if why_not_here():
+        is_native = not tuning.has_gpu() and not why_not_native(model.config, block_size, native)
+        return NativeRunner if is_native else ModelRunner
     fault = fault_of(_shape_of(model.config), block_size, model.model.norm.weight.dtype)
     return ModelRunner if fault else GpuRunner
 

@@ -39,7 +39,7 @@ def loaded(tmp_path_factory):
 def test_on_a_cpu_nothing_changes(loaded, monkeypatch):
     monkeypatch.setattr(select_runner.tuning, "has_gpu", lambda: False)
     assert select_runner.why_not_here() == select_runner.NO_GPU
-    assert select_runner.runner_class(ModelRunner, FastAttention, loaded.model, 32) is ModelRunner
+    assert select_runner.runner_class(ModelRunner, FastAttention, loaded.model, 32, native=False) is ModelRunner
 
 
 def test_the_switch_and_metal(as_on_cuda, monkeypatch):

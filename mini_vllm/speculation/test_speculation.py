@@ -428,7 +428,7 @@ def test_a_drafter_that_raises_ends_the_requests_that_run_and_ctrl_c_costs_no_to
 def test_a_step_whose_guesses_fail_is_computed_without_them_and_leaves_no_nan(loaded):
     plain, _ = run(loaded)
     tokens = {name: [each.token_ids for each in output.outputs] for name, output in plain.items()}
-    engine = LLMEngine(EngineConfig(num_blocks=60, block_size=8, num_speculative_tokens=4),
+    engine = LLMEngine(EngineConfig(num_blocks=60, block_size=8, num_speculative_tokens=4, native=False),
                        EngineParts(drafter=lambda: Knowing(tokens)), loaded)
     engine.speculation.costs = FREE
     step, num_failed = engine.runner.step, 0

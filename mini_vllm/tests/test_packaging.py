@@ -143,7 +143,7 @@ def test_a_wheel_holds_the_model_the_page_the_kernels_the_recorded_traces_and_th
     assert any(name.endswith("chats.json") for name in traces)
     others = {name for name in wheel.namelist() if not name.endswith(".py") and ".dist-info/" not in name}
     assert {name for name in others if not name.startswith(COURSE)} == {
-        "mini_vllm/py.typed", *assets, *page, *kernels, *traces}
+        "mini_vllm/py.typed", "mini_vllm/native/step.c", "mini_vllm/native/team.h", *assets, *page, *kernels, *traces}
 
 
 def test_a_wheel_holds_the_course(wheel):

@@ -1,0 +1,133 @@
+"""The ModelRunner whose step is one call of a function in C."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from ctypes import Structure, c_int, c_void_p
+from functools import cache
+
+import numpy as np
+
+from mini_vllm.attention import PagedKVCache, TokenArray
+from mini_vllm.backend import mx
+from mini_vllm.fast.attention import FastAttention
+from mini_vllm.model_runner import Batch, ModelRunner
+from mini_vllm.models.config import ModelConfig
+from mini_vllm.models.network import Model
+from mini_vllm.native.build import SWITCH, library, problem
+from mini_vllm.native.weights import Array, Weights, aligned
+
+
+class Step(Structure):
+    _fields_ = [*((name, c_int) for name in ("num_tokens", "num_requests", "num_wanted", "table_width")),
+                *((name, c_void_p) for name in ("token_ids", "starts", "lengths", "wanted", "tables", "angles", "x",
+                                                "h", "qkv", "gate_up", "logits", "tiles", "last_tiles", "requests")),
+                *((name, c_int) for name in ("num_tiles", "num_last_tiles", "has_nan"))]
+
+
+class NativeKVCache(PagedKVCache):
+    """The same K/V arrays, except that a block's keys are transposed, and that they are always float32."""
+
+    def __init__(self, num_layers: int, num_blocks: int, num_kv_heads: int, block_size: int, head_dim: int,
+                 dtype: mx.Dtype) -> None:
+        wide = constant("wide")
+        if block_size % wide or head_dim % wide:  # the last strip of the last block reaches beyond it
+            num_blocks += 1 + wide // (2 * num_kv_heads * block_size * head_dim)
+        super().__init__(num_layers, num_blocks, num_kv_heads, block_size, head_dim, mx.float32)
+        #: Views of the pools.
+        self.blocks = [np.asarray(pool) for pool in self.pools]
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        for source, destination in copies:
+            for blocks in self.blocks:
+                blocks[destination] = blocks[source]
+        self.num_copied_blocks += len(copies)
+
+    def clear_blocks(self, block_ids: Sequence[int]) -> None:
+        """Do nothing: slots after a context are never read, in whichever block."""
+
+    def clear_slots(self, slots: TokenArray) -> None:
+        """Do nothing, for the same reason."""
+
+
+class NativeRunner(ModelRunner):
+    """A ModelRunner that computes a step by ``step.c``."""
+
+    cache_class = NativeKVCache
+    cache: NativeKVCache
+
+    def __init__(self, model: Model, num_blocks: int, block_size: int,
+                 attention: type | Callable[..., mx.array] = FastAttention) -> None:
+        super().__init__(model, num_blocks, block_size, attention)
+        self._run = library().run_step
+        self._weights = Weights(model, constant("wide"))
+        self._network = self._weights.network([blocks.ctypes.data for blocks in self.cache.blocks], block_size)
+        self._frequencies = np.asarray(model._rope.frequencies)
+        self._angles = np.zeros((0, model.config.head_dim), np.float32)
+        self._buffers: dict[str, Array] = {}
+        self._num_threads = len(os.sched_getaffinity(0))
+
+    def _logits(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int]) -> mx.array:
+        return self._logits_of_tokens(token_ids, batch, [batch.query_starts[request + 1] - 1 for request in wanted])
+
+    def _logits_of_tokens(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int]) -> mx.array:
+        config, num_tokens, longest = self.model.config, token_ids.size, max(batch.context_lens)
+        if longest > len(self._angles):
+            self._angles = self._angles_of(np.arange(max(longest, 2 * len(self._angles), 256)))
+        width = -(-longest // self.cache.block_size)
+        tables = np.zeros((len(batch.block_tables), width), np.int32)
+        for row, table in zip(tables, batch.block_tables):
+            known = table[:width]
+            row[:len(known)] = known
+        widest = max(config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
+        num_heads = config.num_heads + 2 * config.num_kv_heads
+        arrays = [np.asarray(token_ids, np.int32), np.asarray(batch.query_starts, np.int32),
+                  np.asarray(batch.context_lens, np.int32), np.asarray(wanted, np.int32), tables, self._angles,
+                  self._buffer("x", num_tokens, config.hidden_size), self._buffer("h", num_tokens, widest),
+                  self._buffer("qkv", num_tokens, num_heads * config.head_dim),
+                  self._buffer("gate_up", num_tokens, 2 * config.intermediate_size),
+                  self._buffer("logits", len(wanted), config.vocab_size),
+                  *(self._buffer(name, num_tokens, 3) for name in ("tiles", "last_tiles", "requests"))]
+        step = Step(num_tokens, len(batch.context_lens), len(wanted), width, *(array.ctypes.data for array in arrays))
+        self._run(ctypes.byref(self._network), ctypes.byref(step), self._num_threads)
+        if step.has_nan:
+            raise ValueError("keys or values contain NaN")
+        return mx.array(self._buffers["logits"][:len(wanted), :config.vocab_size])
+
+    def _angles_of(self, positions: Array) -> Array:
+        angles = positions[:, None].astype(np.float32) * self._frequencies
+        both: Array = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * np.float32(self.model._rope.scale)
+        return both
+
+    def _buffer(self, name: str, rows: int, width: int) -> Array:
+        """Return space for rows that are filled up to whole strips, and one more row."""
+        known = self._buffers.get(name)
+        if known is None or len(known) <= rows:
+            self._buffers[name] = known = aligned((max(2 * rows, 16), -(-width // constant("wide")) * constant("wide")))
+        return known
+
+
+@cache
+def constant(name: str) -> int:
+    """Return a constant of ``step.c``."""
+    return ctypes.c_int.in_dll(library(), name).value
+
+
+def why_not(config: ModelConfig, block_size: int, asked_for: bool | None) -> str:
+    """Return why ``step.c`` does not compute such a model; empty if it does. ``asked_for`` is EngineConfig.native."""
+    switch = os.environ.get(SWITCH, "").strip()
+    if switch not in ("", "0", "1"):
+        raise ValueError(f"{SWITCH} is {switch!r}, must be 0 or 1")
+    if not (switch == "1" if asked_for is None else asked_for):
+        return f"not switched on by native=True or {SWITCH}=1"
+    if problem():
+        return problem()
+    group = config.num_heads // config.num_kv_heads
+    for name, number, most in (("head_dim", config.head_dim, constant("max_head_dim")),
+                               ("block_size", block_size, constant("max_block")),
+                               ("query heads per KV head", group, constant("tile_rows"))):
+        if number > most:
+            return f"{name}: {number}, at most {most} are supported"
+    return ""

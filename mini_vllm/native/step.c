@@ -1,0 +1,400 @@
+/* One step of a network of the Llama family on a CPU: all layers, for a flat batch of tokens, over paged K/V.
+
+   Everything that costs time is one small product: up to ROWS rows of numbers times a strip of WIDE numbers per row.
+   Weights are stored as strips, and a block of keys or values is read as a few:
+
+       product         rows of                    strip of
+       project         x                          weights: WIDE outs, for all ins
+       scores          queries                    keys, stored [head_dim][block_size]: WIDE tokens
+       attention       softmax of the scores      values, stored [block_size][head_dim]: WIDE numbers of the head
+
+   All threads run ``compute``; every loop over pieces is shared out (team.h). The rows of a buffer are filled up to whole
+   strips (``padded``), and WIDE more numbers follow it, so that strips may reach beyond; these numbers are never used. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "team.h"
+
+#if defined(__AVX512F__) /* LANES: the floats in a register; ROWS: as many as leave no register without use */
+enum { LANES = 16, ROWS = 8 };
+#elif defined(__AVX2__)
+enum { LANES = 8, ROWS = 4 };
+#elif defined(__aarch64__)
+enum { LANES = 4, ROWS = 8 };
+#else
+enum { LANES = 4, ROWS = 4 };
+#endif
+enum { WIDE = 2 * LANES, DEPTH = 128, TILE_ROWS = 32, MAX_HEAD_DIM = 256, MAX_BLOCK = 128 };
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+#define INLINE static inline __attribute__((always_inline))
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+/* A matrix [outs, ins] as strips [outs / WIDE][ins][WIDE], filled up with zeros. Numbers of 4 or 8 bits are packed as in
+   MLX: a word holds 8 or 4 adjacent ins of one out. A number is then multiplied by the scale of its group, and the
+   offset is added: [outs / WIDE][ins / group][scale, offset][WIDE]. */
+typedef struct { int outs, ins, bits, group; const void *numbers; const float *scales, *bias; } Matrix;
+typedef struct { Matrix qkv, o, gate_up, down; const float *norm, *mlp_norm, *qk_norm; float *pool; int window; } Layer;
+typedef struct {
+    int num_layers, hidden, heads, kv_heads, head_dim, mlp, block_size;
+    float eps, scale;
+    const Layer *layers;
+    Matrix embedding, head;
+    const float *norm;
+} Model;
+typedef struct { int request, token, num_tokens; } Tile; /* adjacent tokens of one request, which attend together */
+typedef struct {
+    int num_tokens, num_requests, num_wanted, table_width;
+    const int *token_ids, *starts, *lengths; /* request r has tokens starts[r] to starts[r + 1], the last of lengths[r] */
+    const int *wanted, *tables;              /* tokens whose logits are wanted, ascending; [num_requests][table_width] */
+    const float *angles;                              /* of each position, [head_dim / 2] cosines, then as many sines */
+    float *x, *h, *qkv, *gate_up, *logits;
+    Tile *tiles, *last_tiles; /* space for num_tokens each; the last layer attends for the wanted tokens only */
+    int *requests, num_tiles, num_last_tiles;
+    int has_nan; /* whether the last layer's keys or values contain NaN; searched for if not every token is wanted */
+} Step;
+
+static long padded(long size) { return (size + WIDE - 1) / WIDE * WIDE; }
+static int least(int a, int b) { return a < b ? a : b; }
+INLINE vec at(const float *from) { return *(const vec *)from; }
+INLINE vec choose(ints condition, vec a, vec b) { return (vec)(((ints)a & condition) | ((ints)b & ~condition)); }
+INLINE vec larger(vec a, vec b) { return choose(a > b, a, b); }
+
+static float sum_of(vec x) {
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += x[i];
+    return sum;
+}
+
+static float largest_of(vec x) {
+    float largest = x[0];
+    for (int i = 1; i < LANES; i++) largest = x[i] > largest ? x[i] : largest;
+    return largest;
+}
+
+/* e**x, correct to 3e-7: 2**n times a polynomial of the rest, where n goes into the bits of the exponent. From -87 down
+   it is 0, from 88 up e**88; NaN stays NaN. */
+INLINE vec exp_of(vec x) {
+    const float shift = 1.5f * (1 << 23) + 127; /* after adding it, a float has no bits left for a fraction */
+    const vec zero = {0};
+    ints low = x <= -87.0f;
+    x = choose(low, zero, choose(x > 88.0f, zero + 88, x)) * 1.44269504f;
+    vec whole = x + shift, rest = x - (whole - shift);
+    vec power = 1.00000007f + rest * (0.693146967f + rest * (0.240221197f + rest * (0.0555071328f
+                + rest * (0.00967554133f + rest * 0.00132764713f))));
+    return choose(low, zero, power * (vec)((ints)whole << 23));
+}
+
+/* ---- products */
+
+/* out[rows][WIDE] += x[rows][depth] @ strip[depth][WIDE] */
+INLINE void multiply(const int rows, int depth, const float *x, long x_stride, const float *strip, long strip_stride,
+                     float *out, long out_stride) {
+    const int split = rows >= 4 ? 1 : 4 / rows; /* few rows: more sums, as an addition waits for the last */
+    vec sum[ROWS][2];
+    UNROLL for (int i = 0; i < rows * split; i++) sum[i][0] = sum[i][1] = (vec){0};
+    for (int k = 0; k + split <= depth; k += split)
+        UNROLL for (int s = 0; s < split; s++) {
+            vec left = at(strip + (k + s) * strip_stride), right = at(strip + (k + s) * strip_stride + LANES);
+            UNROLL for (int row = 0; row < rows; row++) {
+                sum[row * split + s][0] += x[row * x_stride + k + s] * left;
+                sum[row * split + s][1] += x[row * x_stride + k + s] * right;
+            }
+        }
+    for (int k = depth - depth % split; k < depth; k++)
+        UNROLL for (int row = 0; row < rows; row++) {
+            sum[row * split][0] += x[row * x_stride + k] * at(strip + k * strip_stride);
+            sum[row * split][1] += x[row * x_stride + k] * at(strip + k * strip_stride + LANES);
+        }
+    UNROLL for (int row = 0; row < rows; row++)
+        UNROLL for (int s = 0; s < split; s++) {
+            *(vec *)(out + row * out_stride) += sum[row * split + s][0];
+            *(vec *)(out + row * out_stride + LANES) += sum[row * split + s][1];
+        }
+}
+
+static void multiply_rows(int rows, int depth, const float *x, long x_stride, const float *strip, long strip_stride,
+                          float *out, long out_stride) {
+    for (; rows > 0; rows -= ROWS, x += ROWS * x_stride, out += ROWS * out_stride)
+        switch (rows) {
+#define CASE(n) case n: multiply(n, depth, x, x_stride, strip, strip_stride, out, out_stride); break;
+            CASE(1) CASE(2) CASE(3)
+#if defined(__AVX512F__) || defined(__aarch64__)
+            CASE(4) CASE(5) CASE(6) CASE(7)
+#endif
+            default: multiply(ROWS, depth, x, x_stride, strip, strip_stride, out, out_stride);
+        }
+}
+
+/* Unpack words with numbers of ``bits`` into floats [count][WIDE]. */
+INLINE void unpack_words(const int bits, const ints *word, const vec *scale, int group, int count, vec *to) {
+    for (int k = 0; k < count; k += group, scale += 4) {
+        vec scales[2] = {scale[0], scale[1]}, offsets[2] = {scale[2], scale[3]};
+        for (int i = 0; i < group * bits / 16; i++) __builtin_prefetch(word + 24 + i);
+        for (int i = 0; i < 4; i++) __builtin_prefetch(scale + 12 + i);
+        for (int i = 0; i < group; i += 32 / bits, word += 2)
+            UNROLL for (int shift = 0; shift < 32; shift += bits, to += 2)
+                UNROLL for (int half = 0; half < 2; half++) {
+                    ints number = word[half] >> shift & ((1 << bits) - 1);
+                    to[half] = __builtin_convertvector(number, vec) * scales[half] + offsets[half];
+                }
+    }
+}
+
+/* Return numbers first … first + count of a strip as floats [count][WIDE]; ``space`` holds them if they are packed. */
+static const float *unpack(const Matrix *m, int strip, int first, int count, float *space) {
+    long start = (long)strip * m->ins + first;
+    if (m->bits == 32) return (const float *)m->numbers + start * WIDE;
+    const ints *words = (const ints *)m->numbers + start * m->bits / 32 * 2;
+    const vec *scales = (const vec *)m->scales + start / m->group * 4;
+    if (m->bits == 4) unpack_words(4, words, scales, m->group, count, (vec *)space);
+    else unpack_words(8, words, scales, m->group, count, (vec *)space);
+    return space;
+}
+
+/* out[rows, outs] = x[rows, ins] @ m.T + bias; with ``add``, that is added to what ``out`` holds. */
+static void project(const Matrix *m, const float *x, int rows, float *out, int add) {
+    float space[DEPTH * WIDE] __attribute__((aligned(64)));
+    long x_stride = padded(m->ins), out_stride = padded(m->outs);
+    FOR_PIECES(strip, out_stride / WIDE) {
+        float *to = out + strip * WIDE;
+        for (int row = 0; row < rows; row++)
+            for (int half = 0; half < WIDE; half += LANES) {
+                vec *sum = (vec *)(to + row * out_stride + half), none = {0};
+                *sum = (add ? *sum : none) + (m->bias ? at(m->bias + strip * WIDE + half) : none);
+            }
+        for (int k = 0; k < m->ins; k += DEPTH) {
+            int count = least(m->ins - k, DEPTH);
+            multiply_rows(rows, count, x + k, x_stride, unpack(m, strip, k, count, space), WIDE, to, out_stride);
+        }
+    }
+    meet();
+}
+
+/* ---- everything between the products */
+
+/* x[token] = the embedding of its id: one lane of a strip */
+static void embed(const Matrix *m, const Step *s) {
+    FOR_PIECES(token, s->num_tokens) {
+        int lane = s->token_ids[token] % WIDE, per_word = 32 / m->bits;
+        long first = (long)(s->token_ids[token] / WIDE) * m->ins;
+        float *to = s->x + token * padded(m->ins);
+        for (int k = 0; k < m->ins; k++)
+            if (m->bits == 32) to[k] = ((const float *)m->numbers)[(first + k) * WIDE + lane];
+            else {
+                const float *scale = m->scales + (first + k) / m->group * 2 * WIDE + lane;
+                uint32_t word = ((const uint32_t *)m->numbers)[(first + k) / per_word * WIDE + lane];
+                to[k] = (word >> k % per_word * m->bits & ((1u << m->bits) - 1)) * scale[0] + scale[WIDE];
+            }
+    }
+    meet();
+}
+
+/* Return 1 / the root of the mean square. */
+static float norm_of(const float *x, int size, float eps) {
+    vec sums = {0};
+    float sum = 0;
+    int i = 0;
+    for (; i + LANES <= size; i += LANES) sums += at(x + i) * at(x + i);
+    for (; i < size; i++) sum += x[i] * x[i];
+    return 1 / sqrtf((sum + sum_of(sums)) / size + eps);
+}
+
+static void normalise(const float *x, const float *weight, int rows, int size, float eps, float *out) {
+    FOR_PIECES(row, rows) {
+        const float *from = x + row * padded(size);
+        float *to = out + row * padded(size), factor = norm_of(from, size, eps);
+        for (int i = 0; i < size; i++) to[i] = from[i] * factor * weight[i];
+    }
+    meet();
+}
+
+static int position_of(const Step *s, int request, int token) {
+    return s->lengths[request] - (s->starts[request + 1] - token);
+}
+
+/* Return the keys of a block for a KV head; the values follow after those of all heads. */
+static float *keys_of(const Model *m, const Layer *layer, const Step *s, int request, int index, int kv_head) {
+    long block = s->tables[(long)request * s->table_width + index];
+    return layer->pool + (block * 2 * m->kv_heads + kv_head) * m->block_size * m->head_dim;
+}
+
+/* Rotate queries and keys, and write keys and values into the blocks: keys [head_dim][block_size], so that a few of
+   them are a strip, and values [block_size][head_dim]. */
+static void rotate_and_write(const Model *m, const Layer *layer, Step *s, int search_nan) {
+    int dim = m->head_dim, half = dim / 2, rotated = m->heads + m->kv_heads;
+    FOR_PIECES(token, s->num_tokens) {
+        int request = s->requests[token], position = position_of(s, request, token), offset = position % m->block_size;
+        float *heads = s->qkv + token * padded((rotated + m->kv_heads) * dim);
+        const float *cosine = s->angles + (long)position * dim, *sine = cosine + half;
+        for (int head = 0; head < rotated; head++) {
+            float *restrict a = heads + head * dim, *restrict b = a + half;
+            if (layer->qk_norm) {
+                float factor = norm_of(a, dim, m->eps);
+                for (int i = 0; i < dim; i++) a[i] *= factor * layer->qk_norm[head * dim + i];
+            }
+            for (int i = 0; i < half; i++) {
+                float first = a[i], second = b[i];
+                a[i] = first * cosine[i] - second * sine[i];
+                b[i] = second * cosine[i] + first * sine[i];
+            }
+        }
+        for (int head = 0; head < m->kv_heads; head++) {
+            const float *key = heads + (m->heads + head) * dim, *value = key + m->kv_heads * dim;
+            float *keys = keys_of(m, layer, s, request, position / m->block_size, head);
+            float *values = keys + (long)m->kv_heads * m->block_size * dim;
+            for (int i = 0; i < dim; i++) keys[(long)i * m->block_size + offset] = key[i];
+            memcpy(values + (long)offset * dim, value, dim * sizeof(float));
+            if (search_nan)
+                for (int i = 0; i < dim; i++)
+                    if (isnan(key[i]) || isnan(value[i])) s->has_nan = 1;
+        }
+    }
+    meet();
+}
+
+/* Turn scores into weights, and return what the sums so far must be multiplied with. Positions before ``from`` and from
+   ``to`` on are not seen. */
+INLINE float soften(float *score, int from, int to, int size, float *top, float *total) {
+    for (int i = 0; i < from; i++) score[i] = -INFINITY;
+    for (int i = to; i < size; i++) score[i] = -INFINITY;
+    vec largest = at(score), sums = {0};
+    for (int i = LANES; i < size; i += LANES) largest = larger(largest, at(score + i));
+    float before = *top, now = largest_of(largest);
+    *top = now = now > before ? now : before;
+    for (int i = 0; i < size; i += LANES) sums += *(vec *)(score + i) = exp_of(at(score + i) - now);
+    float shrink = now > before ? expf(before - now) : 1;
+    *total = *total * shrink + sum_of(sums);
+    return shrink;
+}
+
+/* Attention of a tile's tokens, for the query heads that share a KV head: block by block, with a running softmax. */
+static void attend_tile(const Model *m, const Layer *layer, const Step *s, Tile tile, int kv_head, float *out) {
+    int group = m->heads / m->kv_heads, rows = tile.num_tokens * group, dim = m->head_dim, size = m->block_size;
+    int dim_stride = padded(dim), size_stride = padded(size);
+    float query[TILE_ROWS * MAX_HEAD_DIM], sum[TILE_ROWS * MAX_HEAD_DIM], score[TILE_ROWS * MAX_BLOCK];
+    float top[TILE_ROWS], total[TILE_ROWS];
+    for (int row = 0; row < rows; row++) {
+        const float *from = s->qkv + (tile.token + row / group) * padded((m->heads + 2 * m->kv_heads) * dim)
+                            + (kv_head * group + row % group) * dim;
+        for (int i = 0; i < dim; i++) query[row * dim + i] = from[i] * m->scale;
+        top[row] = -1e30f; /* not -INFINITY: the difference of two would be NaN */
+        total[row] = 0;
+    }
+    memset(sum, 0, sizeof(float) * rows * dim_stride);
+    int first = position_of(s, tile.request, tile.token), last = first + tile.num_tokens - 1;
+    int start = layer->window && first >= layer->window ? (first - layer->window + 1) / size : 0;
+    for (int index = start; index <= last / size; index++) {
+        const float *keys = keys_of(m, layer, s, tile.request, index, kv_head);
+        const float *values = keys + (long)m->kv_heads * size * dim;
+        if (index < last / size) { /* fetch the next block while this one is computed */
+            const float *next = keys_of(m, layer, s, tile.request, index + 1, kv_head);
+            for (int i = 0; i < size * dim; i += 16) {
+                __builtin_prefetch(next + i);
+                __builtin_prefetch(next + (long)m->kv_heads * size * dim + i);
+            }
+        }
+        memset(score, 0, sizeof(float) * rows * size_stride);
+        for (int i = 0; i < size; i += WIDE)
+            multiply_rows(rows, dim, query, dim, keys + i, size, score + i, size_stride);
+        for (int row = 0; row < rows; row++) {
+            int seen = first + row / group + 1 - index * size; /* tokens of this block up to the row's own */
+            int from = layer->window ? seen - layer->window : 0;
+            float shrink = soften(score + row * size_stride, least(from, size), least(seen < 0 ? 0 : seen, size), size_stride,
+                                  top + row, total + row);
+            if (shrink != 1)
+                for (int i = 0; i < dim; i++) sum[row * dim_stride + i] *= shrink;
+        }
+        int count = least(last + 1 - index * size, size);
+        for (int i = 0; i < dim; i += WIDE)
+            multiply_rows(rows, count, score, size_stride, values + i, dim, sum + i, dim_stride);
+    }
+    for (int row = 0; row < rows; row++)
+        for (int i = 0; i < dim; i++)
+            out[(tile.token + row / group) * padded(m->heads * dim) + (kv_head * group + row % group) * dim + i] =
+                sum[row * dim_stride + i] / total[row];
+}
+
+static void attend(const Model *m, const Layer *layer, const Step *s, const Tile *tiles, int num_tiles) {
+    FOR_PIECES(i, num_tiles * m->kv_heads)
+        attend_tile(m, layer, s, tiles[i / m->kv_heads], i % m->kv_heads, s->h);
+    meet();
+}
+
+/* h = silu(gate) * up */
+static void swiglu(const float *gate_up, int rows, int size, float *out) {
+    FOR_PIECES(row, rows) {
+        const float *gate = gate_up + row * padded(2 * size), *up = gate + size;
+        for (int i = 0; i < size; i += LANES)
+            *(vec *)(out + row * padded(size) + i) = at(gate + i) / (1 + exp_of(-at(gate + i))) * at(up + i);
+    }
+    meet();
+}
+
+/* Keep only the rows of the wanted tokens, which are ascending. */
+static void keep(const Step *s, float *x, int size) {
+    FOR_PIECES(once, 1)
+        for (int i = 0; i < s->num_wanted; i++)
+            memmove(x + i * padded(size), x + s->wanted[i] * padded(size), size * sizeof(float));
+    meet();
+}
+
+/* ---- the step */
+
+typedef struct { const Model *model; Step *step; } Work;
+
+static void compute(void *of) {
+    const Model *m = ((Work *)of)->model;
+    Step *s = ((Work *)of)->step;
+    int rows = s->num_tokens;
+    embed(&m->embedding, s);
+    for (int i = 0; i < m->num_layers; i++) {
+        const Layer *layer = m->layers + i;
+        int is_last = i == m->num_layers - 1, some = s->num_wanted < s->num_tokens;
+        normalise(s->x, layer->norm, rows, m->hidden, m->eps, s->h);
+        project(&layer->qkv, s->h, rows, s->qkv, 0);
+        rotate_and_write(m, layer, s, is_last && some);
+        attend(m, layer, s, is_last ? s->last_tiles : s->tiles, is_last ? s->num_last_tiles : s->num_tiles);
+        if (is_last && some) {
+            keep(s, s->x, m->hidden);
+            keep(s, s->h, m->heads * m->head_dim);
+            rows = s->num_wanted;
+        }
+        project(&layer->o, s->h, rows, s->x, 1);
+        normalise(s->x, layer->mlp_norm, rows, m->hidden, m->eps, s->h);
+        project(&layer->gate_up, s->h, rows, s->gate_up, 0);
+        swiglu(s->gate_up, rows, m->mlp, s->h);
+        project(&layer->down, s->h, rows, s->x, 1);
+    }
+    normalise(s->x, m->norm, rows, m->hidden, m->eps, s->h);
+    project(&m->head, s->h, rows, s->logits, 0);
+}
+
+/* Divide the tokens into tiles; in the last layer, every wanted token is one. */
+static void divide(const Model *m, Step *s) {
+    int most = TILE_ROWS * m->kv_heads / m->heads, last = s->num_last_tiles = s->num_tiles = 0;
+    for (int request = 0; request < s->num_requests; request++)
+        for (int token = s->starts[request], end = s->starts[request + 1]; token < end; token++) {
+            s->requests[token] = request;
+            if ((token - s->starts[request]) % most == 0)
+                s->tiles[s->num_tiles++] = (Tile){request, token, least(most, end - token)};
+        }
+    if (s->num_wanted == s->num_tokens)
+        memcpy(s->last_tiles, s->tiles, sizeof(Tile) * (last = s->num_tiles));
+    else
+        for (; last < s->num_wanted; last++)
+            s->last_tiles[last] = (Tile){s->requests[s->wanted[last]], s->wanted[last], 1};
+    s->num_last_tiles = last;
+}
+
+const int wide = WIDE, tile_rows = TILE_ROWS, max_head_dim = MAX_HEAD_DIM, max_block = MAX_BLOCK;
+
+void run_step(const Model *m, Step *s, int num_threads) {
+    divide(m, s);
+    run_in_team(num_threads, compute, &(Work){m, s});
+}

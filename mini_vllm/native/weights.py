@@ -1,0 +1,111 @@
+"""The weights of a network as ``step.c`` reads them: matrices in strips, and the structs that point to them."""
+
+from __future__ import annotations
+
+from ctypes import POINTER, Structure, c_float, c_int, c_void_p
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mini_vllm.backend import mx, nn
+from mini_vllm.models.network import Model, SideBySide
+
+Array = npt.NDArray[Any]
+
+
+class Matrix(Structure):
+    _fields_ = [("outs", c_int), ("ins", c_int), ("bits", c_int), ("group", c_int), ("numbers", c_void_p),
+                ("scales", c_void_p), ("bias", c_void_p)]
+
+
+class Layer(Structure):
+    _fields_ = [("qkv", Matrix), ("o", Matrix), ("gate_up", Matrix), ("down", Matrix), ("norm", c_void_p),
+                ("mlp_norm", c_void_p), ("qk_norm", c_void_p), ("pool", c_void_p), ("window", c_int)]
+
+
+class Network(Structure):
+    _fields_ = [("num_layers", c_int), ("hidden", c_int), ("heads", c_int), ("kv_heads", c_int), ("head_dim", c_int),
+                ("mlp", c_int), ("block_size", c_int), ("eps", c_float), ("scale", c_float), ("layers", POINTER(Layer)),
+                ("embedding", Matrix), ("head", Matrix), ("norm", c_void_p)]
+
+
+class Weights:
+    """The structs of a network without its K/V, and the arrays that they point to."""
+
+    def __init__(self, model: Model, wide: int) -> None:
+        self._wide = wide
+        self._arrays: list[Array] = []  # kept alive
+        config, body = model.config, model.model
+        self._layers = [
+            dict(qkv=self._matrix(layer.self_attn.qkv_proj), o=self._matrix(layer.self_attn.o_proj),
+                 gate_up=self._matrix(layer.mlp.gate_up_proj), down=self._matrix(layer.mlp.down_proj),
+                 norm=self._floats(layer.input_layernorm.weight),
+                 mlp_norm=self._floats(layer.post_attention_layernorm.weight),
+                 qk_norm=self._floats(layer.self_attn.qk_norm.weight) if config.qk_norm else None,
+                 window=config.window(index) or 0)
+            for index, layer in enumerate(body.layers)]
+        embedding = self._matrix(body.embed_tokens)
+        self._rest = dict(
+            num_layers=config.num_layers, hidden=config.hidden_size, heads=config.num_heads,
+            kv_heads=config.num_kv_heads, head_dim=config.head_dim, mlp=config.intermediate_size,
+            eps=config.rms_norm_eps, scale=config.head_dim ** -0.5, embedding=embedding,
+            head=self._matrix(model.lm_head) if "lm_head" in model else embedding, norm=self._floats(body.norm.weight))
+
+    def network(self, pools: list[int], block_size: int) -> Network:
+        """Return the struct of the whole network, with the address of each layer's K/V."""
+        layers = (Layer * len(self._layers))(*(Layer(pool=pool, **layer) for pool, layer in zip(pools, self._layers)))
+        return Network(layers=layers, block_size=block_size, **self._rest)
+
+    def _matrix(self, module: nn.Module) -> Matrix:
+        if getattr(module, "bits", 0) in (4, 8) and module.mode == "affine":
+            scales = np.stack([self._strips(module.scales.astype(mx.float32)),
+                               self._strips(module.biases.astype(mx.float32))], axis=2)
+            outs, words = module.weight.shape
+            return Matrix(outs, words * 32 // module.bits, module.bits, module.group_size,
+                          self._keep(self._strips(module.weight)), self._keep(scales), self._bias(module))
+        weight = _unpacked(module)
+        return Matrix(*weight.shape, 32, 0, self._keep(self._strips(weight)), None, self._bias(module))
+
+    def _bias(self, module: nn.Module) -> int | None:
+        if "bias" not in module:
+            return None
+        bias = np.array(module.bias.astype(mx.float32))
+        return self._keep(np.pad(bias, (0, -len(bias) % self._wide)))
+
+    def _strips(self, array: mx.array) -> Array:
+        """Return [outs, n] as [outs / wide, n, wide]."""
+        rows = np.asarray(array)
+        rows = np.pad(rows, ((0, -len(rows) % self._wide), (0, 0)))
+        strips: Array = rows.reshape(-1, self._wide, rows.shape[1]).swapaxes(1, 2)
+        return strips
+
+    def _floats(self, array: mx.array) -> int:
+        return self._keep(np.asarray(array.astype(mx.float32)))
+
+    def _keep(self, array: Array) -> int:
+        """Copy an array to memory that begins at a cache line, and return its address."""
+        kept = aligned(array.shape, array.dtype)
+        kept[...] = array
+        self._arrays.append(kept)
+        return kept.ctypes.data
+
+
+def _unpacked(module: nn.Module) -> mx.array:
+    """Return the matrix in float32."""
+    if isinstance(module, SideBySide):
+        return mx.concatenate([_unpacked(part) for part in module.parts])
+    weight: mx.array = module.weight
+    if "scales" not in module:
+        return weight.astype(mx.float32)
+    biases = module.biases.astype(mx.float32) if "biases" in module else None
+    scales = module.scales if biases is None else module.scales.astype(mx.float32)
+    return mx.dequantize(weight, scales, biases, module.group_size, module.bits, module.mode, dtype=mx.float32)
+
+
+def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
+    """Return zeros that begin at a cache line."""
+    num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    space = np.zeros(num_bytes + 64, np.uint8)
+    start = -space.ctypes.data % 64
+    return space[start:start + num_bytes].view(dtype).reshape(shape)
