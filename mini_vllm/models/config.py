@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from mini_vllm.models.json_fields import FieldError, Fields
 from mini_vllm.models.rope import UnsupportedModel, rope_frequencies
 
-#: model_type → what its attention has besides the common shape
-ARCHITECTURES: dict[str, dict[str, bool]] = {
-    "llama": {},
-    "mistral": {},
-    "qwen2": {"qkv_bias": True},
-    "qwen3": {"qk_norm": True},
+#: model_type → the values of missing fields, as in transformers 5
+DEFAULTS: dict[str, dict[str, object]] = {
+    "llama": {"max_position_embeddings": 2048},
+    "mistral": {"num_key_value_heads": 8, "max_position_embeddings": 131_072, "sliding_window": 4096},
+    "qwen2": {"num_key_value_heads": 32, "max_position_embeddings": 32_768, "sliding_window": 4096,
+              "max_window_layers": 28},
+    "qwen3": {"num_key_value_heads": 32, "max_position_embeddings": 32_768, "sliding_window": 4096,
+              "max_window_layers": 28, "head_dim": 128},
 }
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -56,12 +58,13 @@ class ModelConfig:
 
         Raise UnsupportedModel for another architecture, and FieldError for a missing or invalid field.
         """
-        fields, model_type = Fields(config), config.get("model_type")
-        if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
+        model_type = config.get("model_type")
+        if not isinstance(model_type, str) or model_type not in DEFAULTS:
             named = config.get("architectures") or model_type
             raise UnsupportedModel(f"the architecture {reprlib.repr(named)} (model_type {reprlib.repr(model_type)}) is "
-                                   f"not supported; supported: {', '.join(ARCHITECTURES)}")
-        extras = ARCHITECTURES[model_type]
+                                   f"not supported; supported: {', '.join(DEFAULTS)}")
+        # Only a missing field has a default: a null says that there is no such thing.
+        fields = Fields({"rms_norm_eps": 1e-6, **DEFAULTS[model_type], **config})
         fields.only("hidden_act", "silu")
         num_heads, hidden_size = fields.whole("num_attention_heads"), fields.whole("hidden_size")
         num_kv_heads, num_layers = fields.whole("num_key_value_heads", num_heads), fields.whole("num_hidden_layers")
@@ -71,24 +74,25 @@ class ModelConfig:
         head_dim = fields.whole("head_dim", max(hidden_size // num_heads, 1))
         if head_dim % 2:
             raise FieldError("head_dim", f"is {head_dim}, must be even: its halves are rotated against each other")
-        rope_theta, rope = _read_rope(fields, head_dim)
-        max_positions = fields.whole("max_position_embeddings", 2048)
-        if "yarn" in (rope.get("rope_type"), rope.get("type")):  # extended to longer texts than it was trained on
+        max_positions = fields.whole("max_position_embeddings")
+        rope_theta, rope = _read_rope(fields, head_dim, max_positions)
+        if rope["rope_type"] == "yarn":  # extended to longer texts than it was trained on
             scaling = Fields(rope)
             trained_length = scaling.whole("original_max_position_embeddings")
             max_positions = max(max_positions, int(scaling.number("factor") * trained_length))
         sliding_window, sliding_layers = _read_windows(fields, model_type, num_layers)
-        has_bias = fields.flag("attention_bias")
+        attention_bias, mlp_bias = fields.flag("attention_bias"), fields.flag("mlp_bias")
+        has_bias = attention_bias and model_type in ("llama", "qwen3")
         return cls(
             model_type=model_type, vocab_size=fields.whole("vocab_size"), hidden_size=hidden_size,
             intermediate_size=fields.whole("intermediate_size"), num_layers=num_layers, num_heads=num_heads,
             num_kv_heads=num_kv_heads, head_dim=head_dim, max_position_embeddings=max_positions,
-            # A null would be a mistake; models without the field have the default of their family.
-            rms_norm_eps=fields.number("rms_norm_eps", None if "rms_norm_eps" in config else 1e-6),
-            rope_theta=rope_theta, rope_scaling=rope or None, rope_interleaved=fields.flag("rope_traditional"),
+            rms_norm_eps=fields.number("rms_norm_eps"), rope_theta=rope_theta,
+            rope_scaling=None if rope["rope_type"] == "default" else rope,
+            rope_interleaved=fields.flag("rope_traditional"),
             tie_word_embeddings=fields.flag("tie_word_embeddings") if "tie_word_embeddings" in fields else None,
-            qkv_bias=has_bias or extras.get("qkv_bias", False), output_bias=has_bias,
-            mlp_bias=fields.flag("mlp_bias"), qk_norm=extras.get("qk_norm", False),
+            qkv_bias=has_bias or model_type == "qwen2", output_bias=has_bias,
+            mlp_bias=mlp_bias and model_type == "llama", qk_norm=model_type == "qwen3",
             sliding_window=sliding_window, sliding_layers=sliding_layers)
 
     def window(self, layer: int) -> int | None:
@@ -96,47 +100,79 @@ class ModelConfig:
         return self.sliding_window if layer in self.sliding_layers else None
 
 
-def _read_rope(fields: Fields, head_dim: int) -> tuple[float, dict[str, object]]:
-    """Return the base of the rotary frequencies and their scaling. Newer configs have both in ``rope_parameters``."""
-    parts = {name: fields.part(name) for name in ("rope_parameters", "rope_scaling")}
-    rope = {name: part.get(name) for part in parts.values() for name in part}
-    for part in (fields, *parts.values()):
+def _read_rope(fields: Fields, head_dim: int, max_positions: int) -> tuple[float, dict[str, object]]:
+    """Return the base of the rotary frequencies and their scaling.
+
+    As in transformers 5, they may be in the config itself, in ``rope_scaling`` and in ``rope_parameters``. Raise
+    FieldError with both values where two of these disagree.
+    """
+    outside = {key: fields.get(key) for key in ("rope_theta", "original_max_position_embeddings") if key in fields}
+    found: dict[str, dict[str, object]] = {}
+    fields.only("partial_rotary_factor", 1.0)
+    for name in ("rope_parameters", "rope_scaling"):
+        part = fields.part(name)
         part.only("partial_rotary_factor", 1.0)
-    for kind in (FULL, SLIDING):
-        if kind in parts["rope_parameters"]:
-            raise FieldError(f"rope_parameters.{kind}", "is not supported: all layers must have the same rotation")
-    theta = next((part.number("rope_theta", above=1) for part in (fields, *parts.values()) if "rope_theta" in part),
-                 10_000.0)
-    rope_frequencies(theta, head_dim, Fields(rope, "rope_scaling" if "rope_scaling" in fields else "rope_parameters"))
+        for layers in (FULL, SLIDING):
+            if layers in part:
+                raise FieldError(f"{name}.{layers}", "is not supported: all layers must have the same rotation")
+        rope = {key: part.get(key) for key in part if key in part}
+        kind = rope.pop("type", rope.get("rope_type", "default"))
+        for key, value in {"rope_type": kind, **outside}.items():
+            if rope.setdefault(key, value) != value:
+                other = f"{name}.type" if key == "rope_type" else key
+                raise FieldError(f"{name}.{key}", f"is {reprlib.repr(rope[key])}, but {other} is {reprlib.repr(value)}")
+        if [*part]:
+            found[name] = rope
+    if len(found) == 2:
+        (first, parameters), (second, scaling) = found.items()
+        for key in ("rope_type", *sorted(parameters.keys() | scaling.keys())):
+            if parameters.get(key) != scaling.get(key):
+                raise FieldError(f"{first}.{key}", f"is {reprlib.repr(parameters.get(key))}, but {second}.{key} is "
+                                                   f"{reprlib.repr(scaling.get(key))}")
+    name, rope = next(reversed(found.items()), ("rope_parameters", {"rope_type": "default", **outside}))
+    if rope["rope_type"] in ("llama3", "yarn"):
+        rope.setdefault("original_max_position_embeddings", max_positions)
+    theta = (fields if "rope_theta" in fields else Fields(rope, name)).number("rope_theta", 10_000.0, above=1)
+    rope_frequencies(theta, head_dim, Fields(rope, name))
     return theta, rope
 
 
 def _read_windows(fields: Fields, model_type: str, num_layers: int) -> tuple[int | None, Collection[int]]:
-    """Return the length of the sliding window and the layers that have one.
+    """Return the length of the sliding window and the layers that have one, as transformers 5 does.
 
-    For any model, a list of layer types says which. Without such a list, Mistral has a window in all layers if a length
-    is given; Qwen, if ``use_sliding_window`` is set, in the layers from ``max_window_layers`` on.
+    Llama has no windows. Mistral has one in all layers, unless its length is null. Qwen has one if
+    ``use_sliding_window`` is set, in the layers that ``layer_types`` lists or else from ``max_window_layers`` on.
     """
-    is_used, window_is_given = fields.flag("use_sliding_window"), "sliding_window" in fields
-    if "layer_types" in fields:
-        types = fields.get("layer_types")
-        if not isinstance(types, list):
-            raise fields.error("layer_types", "must be a list")
-        if len(types) != num_layers:
-            raise FieldError("layer_types", f"has {len(types)} entries, must have {num_layers}, one per layer")
-        unknown = [kind for kind in types if kind not in (FULL, SLIDING)]
-        if unknown:
-            raise FieldError("layer_types", f"has {reprlib.repr(unknown[0])}, supported: {FULL}, {SLIDING}")
-        layers: Collection[int] = tuple(layer for layer, kind in enumerate(types) if kind == SLIDING)
-        if layers and "use_sliding_window" in fields and not is_used:
-            raise FieldError("layer_types", f"has {SLIDING!r}, but use_sliding_window is False")
-    elif model_type == "mistral":
-        layers = range(num_layers) if window_is_given else ()
-    elif is_used and model_type == "llama":
-        raise FieldError("use_sliding_window", "is True, which a llama network supports only with layer_types")
-    elif is_used:
-        fields.whole("sliding_window")
-        layers = range(fields.whole("max_window_layers", at_least=0), num_layers)
-    else:
-        layers = ()
-    return (fields.whole("sliding_window"), layers) if len(layers) else (None, ())
+    is_used, types = fields.flag("use_sliding_window"), _read_layer_types(fields, num_layers)
+    if model_type == "llama" and is_used:
+        raise FieldError("use_sliding_window", "is True, but a llama network has no windows")
+    has_window = model_type == "mistral" or (is_used and model_type != "llama")
+    window = fields.whole("sliding_window") if has_window and "sliding_window" in fields else None
+    layers: Collection[int] = ()
+    if window is not None:
+        layers = range(0 if model_type == "mistral" else fields.whole("max_window_layers", at_least=0), num_layers)
+    if types is not None:
+        listed = tuple(layer for layer, kind in enumerate(types) if kind == SLIDING)
+        if window is None and listed:
+            raise FieldError("layer_types", f"has {SLIDING!r}, but a {model_type} network has no window if "
+                                            f"use_sliding_window is {is_used} and sliding_window is "
+                                            f"{fields.get('sliding_window')}")
+        if model_type == "mistral" and len(listed) != len(layers):
+            raise FieldError("layer_types", f"has {FULL!r}, but sliding_window is {window}, and a mistral network has "
+                                            "windows in all layers")
+        layers = listed
+    return (window, layers) if len(layers) else (None, ())
+
+
+def _read_layer_types(fields: Fields, num_layers: int) -> list[object] | None:
+    if "layer_types" not in fields:
+        return None
+    types = fields.get("layer_types")
+    if not isinstance(types, list):
+        raise fields.error("layer_types", "must be a list")
+    if len(types) != num_layers:
+        raise FieldError("layer_types", f"has {len(types)} entries, must have {num_layers}, one per layer")
+    unknown = [kind for kind in types if kind not in (FULL, SLIDING)]
+    if unknown:
+        raise FieldError("layer_types", f"has {reprlib.repr(unknown[0])}, supported: {FULL}, {SLIDING}")
+    return types

@@ -30,9 +30,7 @@ def export_folder(loaded: LoadedModel, folder: Path) -> None:
 
 
 def _exported_windows(config: ModelConfig) -> dict[str, object]:
-    if config.sliding_window is None:
-        return {}
-    if config.model_type == "mistral" and len(config.sliding_layers) == config.num_layers:
-        return {"sliding_window": config.sliding_window}  # in all layers: that needs no list
+    if config.sliding_window is None or config.model_type == "mistral":  # which has windows in all layers or in none
+        return {"sliding_window": config.sliding_window}
     return {"sliding_window": config.sliding_window, "use_sliding_window": True,
             "layer_types": [SLIDING if layer in config.sliding_layers else FULL for layer in range(config.num_layers)]}

@@ -26,8 +26,8 @@ def rope_frequencies(theta: float, head_dim: int, fields: Fields) -> tuple[mx.ar
     numbers.
     """
     inverse = theta ** (-mx.arange(0, head_dim, 2, dtype=mx.float32) / head_dim)
-    kind = fields.get("rope_type") or fields.get("type") or "default"
-    if kind in ("default", "mrope"):
+    kind = fields.get("rope_type") or "default"
+    if kind == "default":
         return inverse, 1.0
     if kind not in SUPPORTED:
         raise UnsupportedModel(f"rope scaling {reprlib.repr(kind)} is not supported; supported: {', '.join(SUPPORTED)}")
@@ -36,9 +36,9 @@ def rope_frequencies(theta: float, head_dim: int, fields: Fields) -> tuple[mx.ar
         return inverse / factor, 1.0
     if kind == "llama3":
         # Slow pairs rotate `factor` times slower, fast ones as trained, those between are blended.
-        low = fields.number("low_freq_factor", 1.0)
-        high = fields.number("high_freq_factor", 4.0, above=low)
-        num_turns = fields.whole("original_max_position_embeddings", 8192) * inverse / (2 * math.pi)
+        low = fields.number("low_freq_factor")
+        high = fields.number("high_freq_factor", above=low)
+        num_turns = fields.whole("original_max_position_embeddings") * inverse / (2 * math.pi)
         return _blended(inverse, factor, mx.clip((num_turns - low) / (high - low), 0.0, 1.0)), 1.0
     return _yarn(inverse, theta, factor, fields)
 
@@ -64,8 +64,9 @@ def _yarn(inverse: mx.array, theta: float, factor: float, fields: Fields) -> tup
     def sharpness(share: float) -> float:
         return 0.1 * share * math.log(factor) + 1 if factor > 1 else 1.0
 
-    share_of_all = fields.number("mscale_all_dim") if fields.get("mscale_all_dim") else 0
-    scale = sharpness(fields.number("mscale", 1)) / sharpness(share_of_all)
+    # As in transformers, one of the two alone, or 0, changes nothing; mlx-lm uses one alone.
+    share, share_of_all = (fields.number(name) if fields.get(name) else 0 for name in ("mscale", "mscale_all_dim"))
+    scale = sharpness(share) / sharpness(share_of_all) if share and share_of_all else sharpness(1)
     return _blended(inverse, factor, blend), fields.number("attention_factor", scale)
 
 

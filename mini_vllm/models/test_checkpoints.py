@@ -9,9 +9,10 @@ import pytest
 from fuzz.oracle import float32_oracle, oracle_logits
 
 from mini_vllm.backend import BlasInfo, mx
-from mini_vllm.conftest import ARCHITECTURES, SHAPE, write_checkpoint
+from mini_vllm.conftest import ARCHITECTURES, LLAMA3_ROPE, SHAPE, write_checkpoint
 from mini_vllm.llm import LLM
 from mini_vllm.model_runner import ModelRunner, RequestStep
+from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.export import export_folder
 from mini_vllm.models.json_fields import LoadError
 from mini_vllm.models.loader import load
@@ -417,7 +418,7 @@ S, F = "sliding_attention", "full_attention"
 #: Config → which of three layers attend to a window of 5 tokens
 WINDOWED = {
     "mistral": (dict(model_type="mistral", sliding_window=5), [0, 1, 2]),
-    "mistral with layer types": (dict(model_type="mistral", sliding_window=5, layer_types=[F, S, F]), [1]),
+    "mistral with layer types": (dict(model_type="mistral", sliding_window=5, layer_types=[S, S, S]), [0, 1, 2]),
     "mistral without": (dict(model_type="mistral", sliding_window=None), []),
     "qwen2": (dict(model_type="qwen2", sliding_window=5, use_sliding_window=True, max_window_layers=1), [1, 2]),
     "qwen2, all": (dict(model_type="qwen2", sliding_window=5, use_sliding_window=True, max_window_layers=0), [0, 1, 2]),
@@ -427,8 +428,8 @@ WINDOWED = {
               [2]),
     "qwen3 with layer types": (dict(model_type="qwen3", head_dim=32, sliding_window=5, use_sliding_window=True,
                                     max_window_layers=3, layer_types=[S, F, S]), [0, 2]),
-    "llama with layer types": (dict(model_type="llama", sliding_window=5, layer_types=[S, S, F]), [0, 1]),
-    "llama without layer types": (dict(model_type="llama", sliding_window=5), []),
+    "qwen2, a window of null": (dict(model_type="qwen2", sliding_window=None, use_sliding_window=True), []),
+    "llama": (dict(model_type="llama", sliding_window=5), []),
 }
 
 
@@ -447,19 +448,16 @@ def test_windows_are_those_of_the_config(tmp_path, name):
 
 
 @pytest.mark.parametrize("window", [1, 3, 4, 17, 60])
-def test_llama_with_layer_types_is_mlx_lms_own(tmp_path, window):
-    folder = write_checkpoint(tmp_path / "windowed", model_type="llama", sliding_window=window, layer_types=[S, F, S])
-    model, token_ids = mlx_lm_utils.load_model(folder)[0], prompt_of(50)
-    expected = np.array(model(mx.array([token_ids]))[0])
-    loaded = load(folder)
-    for pieces in ([50], [39, 11], [42] + [1] * 8):
-        got = our_logits(loaded, token_ids, pieces)
-        assert np.abs(got - expected[np.cumsum(pieces) - 1]).max() < 1e-4
+def test_windows_of_any_length_hold(tmp_path, window):
+    folder = write_checkpoint(tmp_path / "windowed", model_type="qwen2", use_sliding_window=True, sliding_window=window,
+                              layer_types=[S, F, S])
+    check_logits(folder, windows_of([0, 2], window))
 
 
 def test_windows_hold_for_shared_prefixes_and_samples(tmp_path):
     """Serve requests with a common beginning: they share blocks, and each still sees its own window."""
-    folder = write_checkpoint(tmp_path / "windowed", model_type="llama", sliding_window=6, layer_types=[S, F, S])
+    folder = write_checkpoint(tmp_path / "windowed", model_type="qwen2", use_sliding_window=True, sliding_window=6,
+                              layer_types=[S, F, S])
     oracle, start = float32_oracle(folder), prompt_of(20)
     llm = LLM(folder, num_blocks=200, block_size=4, max_num_seqs=8)
     params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -470,7 +468,7 @@ def test_windows_hold_for_shared_prefixes_and_samples(tmp_path):
             assert output.token_ids == mx.argmax(logits, axis=-1).tolist()[len(prompt) - 1:]
 
 
-@pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3 with layer types", "llama with layer types"])
+@pytest.mark.parametrize("name", ["mistral", "mistral without", "qwen2", "qwen3 with layer types"])
 def test_windows_are_exported(tmp_path, name):
     changes, layers = WINDOWED[name]
     loaded = load(write_checkpoint(tmp_path / "windowed", **changes))
@@ -482,12 +480,68 @@ def test_windows_are_exported(tmp_path, name):
     assert np.abs(our_logits(again, token_ids, [30]) - our_logits(loaded, token_ids, [30])).max() < 1e-5
 
 
-def test_mlx_lm_reads_exported_windows_of_a_llama(tmp_path):
-    folder = write_checkpoint(tmp_path / "windowed", model_type="llama", sliding_window=5, layer_types=[S, F, S])
-    export_folder(load(folder), tmp_path / "exported")
-    token_ids = mx.array([prompt_of(30)])
-    ours, expected = (mlx_lm_utils.load_model(f)[0](token_ids) for f in (tmp_path / "exported", folder))
-    assert mx.abs(ours - expected).max().item() < 1e-4
+# ---- as transformers 5 reads a config
+
+
+YARN_4 = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
+#: Fields of config.json → the same in its plainest form
+SAME_ROTATION = {
+    "yarn, trained on the length of the config": (
+        dict(rope_scaling=dict(type="yarn", factor=4.0)),
+        dict(rope_scaling={**YARN_4, "original_max_position_embeddings": 512})),
+    "yarn, trained length outside": (dict(rope_scaling=dict(type="yarn", factor=4.0),
+                                          original_max_position_embeddings=64), dict(rope_scaling=YARN_4)),
+    "yarn, mscale alone": (dict(rope_scaling={**YARN_4, "mscale": 0.7}), dict(rope_scaling=YARN_4)),
+    "yarn, mscale_all_dim alone": (dict(rope_scaling={**YARN_4, "mscale_all_dim": 0.7}), dict(rope_scaling=YARN_4)),
+    "yarn, mscale_all_dim 0": (dict(rope_scaling={**YARN_4, "mscale": 0.7, "mscale_all_dim": 0}),
+                               dict(rope_scaling=YARN_4)),
+    "llama3, trained length outside": (
+        dict(rope_scaling={key: value for key, value in LLAMA3_ROPE.items() if not key.startswith("original")},
+             original_max_position_embeddings=64), dict(rope_scaling=LLAMA3_ROPE)),
+    "all in one object": (dict(rope_theta=None, rope_parameters={**YARN_4, "rope_theta": 5e5}),
+                          dict(rope_theta=5e5, rope_scaling=YARN_4)),
+    "two objects that agree": (dict(rope_theta=5e5, rope_parameters={**YARN_4, "rope_theta": 5e5}, rope_scaling=YARN_4),
+                               dict(rope_theta=5e5, rope_scaling=YARN_4)),
+    "an empty object": (dict(rope_parameters=YARN_4, rope_scaling={}), dict(rope_scaling=YARN_4)),
+}
+
+
+@pytest.mark.parametrize("name", SAME_ROTATION)
+def test_rotation_is_read_as_transformers_reads_it(tmp_path, name):
+    got, expected = (our_logits(load(write_checkpoint(tmp_path / folder, model_type="llama", **fields)), prompt_of(100),
+                                [100]) for folder, fields in zip(("given", "plain"), SAME_ROTATION[name]))
+    assert np.abs(got - expected).max() < 1e-5
+
+
+def test_missing_fields_have_the_values_of_transformers():
+    shape = {key: SHAPE[key] for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")}
+    llama, mistral, qwen2, qwen3 = (ModelConfig.from_dict({**shape, "model_type": name, "num_attention_heads": 32})
+                                    for name in ("llama", "mistral", "qwen2", "qwen3"))
+    assert [config.max_position_embeddings for config in (llama, mistral, qwen2)] == [2048, 131_072, 32_768]
+    assert [config.num_kv_heads for config in (llama, mistral, qwen2, qwen3)] == [32, 8, 32, 32]
+    assert [config.head_dim for config in (llama, mistral, qwen2, qwen3)] == [2, 2, 2, 128]
+    assert [config.window(0) for config in (llama, mistral, qwen2, qwen3)] == [None, 4096, None, None]
+    windowed = ModelConfig.from_dict({**shape, "model_type": "qwen2", "num_attention_heads": 32,
+                                      "num_hidden_layers": 30, "use_sliding_window": True})
+    assert [windowed.window(layer) for layer in (27, 28)] == [None, 4096]
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "mistral"])
+def test_biases_are_those_of_the_architecture(tmp_path, model_type):
+    """Read as in transformers: Qwen2 has them in queries, keys and values only, Mistral has none."""
+    folder = write_checkpoint(tmp_path / "biased", model_type=model_type)
+    expected = our_logits(load(folder), prompt_of(30), [30])
+    with_fields(folder, "config.json", {"attention_bias": True, "mlp_bias": True})
+    assert np.array_equal(our_logits(load(folder), prompt_of(30), [30]), expected)
+
+
+def test_tied_weights_that_differ_are_refused(tmp_path):
+    folder = write_checkpoint(tmp_path / "untied", model_type="llama")
+    with_fields(folder, "config.json", {"tie_word_embeddings": True})
+    with pytest.raises(LoadError, match="lm_head.weight differs from model.embed_tokens.weight, but tie_word_emb"):
+        load(folder)
+    change_weights(folder, lambda weights: weights.update({"lm_head.weight": weights["model.embed_tokens.weight"]}))
+    assert load(folder).config.tie_word_embeddings
 
 
 # ---- files with invalid values
@@ -538,6 +592,20 @@ IMPOSSIBLE = [
     ({"rope_scaling": "yarn"}, "config.json: rope_scaling is 'yarn', must be an object"),
     ({"rope_scaling": [1]}, r"config.json: rope_scaling is \[1\], must be an object"),
     ({"rope_parameters": "yarn"}, "config.json: rope_parameters is 'yarn', must be an object"),
+    ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": ROPE},
+     "config.json: rope_parameters.rope_type is 'default', but rope_scaling.rope_type is 'yarn'"),
+    ({"rope_parameters": {**ROPE, "factor": 8.0}, "rope_scaling": ROPE},
+     "config.json: rope_parameters.factor is 8.0, but rope_scaling.factor is 4.0"),
+    ({"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e6}},
+     "config.json: rope_parameters.rope_theta is 1000000.0, but rope_theta is 500000.0"),
+    ({"rope_theta": None, "rope_parameters": {**ROPE, "rope_theta": 1e6}, "rope_scaling": ROPE},
+     "config.json: rope_parameters.rope_theta is 1000000.0, but rope_scaling.rope_theta is None"),
+    ({"rope_scaling": ROPE, "original_max_position_embeddings": 32},
+     "rope_scaling.original_max_position_embeddings is 64, but original_max_position_embeddings is 32"),
+    ({"rope_scaling": {**ROPE, "type": "linear"}},
+     "config.json: rope_scaling.rope_type is 'yarn', but rope_scaling.type is 'linear'"),
+    ({"rope_scaling": {F: ROPE}}, "config.json: rope_scaling.full_attention"),
+    ({"rope_scaling": {"type": "mrope"}}, "rope scaling 'mrope' is not supported"),
     ({"rope_parameters": {F: {"rope_theta": 1e4}}}, "config.json: rope_parameters.full_attention"),
     ({"rope_scaling": {"rope_type": 5}}, "rope scaling 5 is not supported"),
     ({"rope_scaling": {"rope_type": ["yarn"]}}, "rope scaling .* is not supported"),
@@ -554,8 +622,8 @@ IMPOSSIBLE = [
       for field in fields for value in ("x", -1)),
     ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}},
      "config.json: rope_scaling.high_freq_factor is 1.0, must be a number above 1.0"),
-    ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-     "config.json: rope_scaling.original_max_position_embeddings is missing"),
+    *(({"rope_scaling": {**LLAMA3, field: None}}, f"config.json: rope_scaling.{field} is missing, must be a number")
+      for field in ("low_freq_factor", "high_freq_factor")),
     ({"rope_scaling": {**ROPE, "truncate": False}}, "config.json: rope_scaling.truncate is False, supported: true"),
     ({"model_type": "mistral", "sliding_window": "4096"}, f"config.json: sliding_window is '4096', {WHOLE}"),
     ({"model_type": "mistral", "sliding_window": 0}, f"config.json: sliding_window is 0, {WHOLE}"),
@@ -564,13 +632,14 @@ IMPOSSIBLE = [
     ({"layer_types": [F, F, "linear_attention"]},
      "config.json: layer_types has 'linear_attention', supported: full_attention, sliding_attention"),
     ({"layer_types": [F, F, {}]}, "config.json: layer_types has {}, supported"),
-    ({"layer_types": [F, F, S]}, f"config.json: sliding_window is missing, {WHOLE}"),
-    ({"use_sliding_window": True, "sliding_window": 5}, "config.json: use_sliding_window is True, .* with layer_types"),
-    ({"use_sliding_window": False, "sliding_window": 5, "layer_types": [F, F, S]},
-     "config.json: layer_types has 'sliding_attention', but use_sliding_window is False"),
-    ({"model_type": "qwen2", "use_sliding_window": True}, f"config.json: sliding_window is missing, {WHOLE}"),
-    ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 5},
-     "config.json: max_window_layers is missing, must be a whole number, at least 0"),
+    ({"layer_types": [F, F, S]}, "layer_types has 'sliding_attention', but a llama network has no window if"),
+    ({"use_sliding_window": True, "sliding_window": 5}, "config.json: use_sliding_window is True, but a llama network"),
+    ({"model_type": "qwen2", "sliding_window": 5, "layer_types": [F, F, S]}, "if use_sliding_window is False and"),
+    ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": None, "layer_types": [F, F, S]},
+     "layer_types has 'sliding_attention', but .* use_sliding_window is True and sliding_window is None"),
+    ({"model_type": "mistral", "sliding_window": 5, "layer_types": [F, S, S]},
+     "config.json: layer_types has 'full_attention', but sliding_window is 5, and a mistral network"),
+    ({"model_type": "mistral", "sliding_window": None, "layer_types": [F, S, S]}, "and sliding_window is None"),
     ({"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 5, "max_window_layers": "1"},
      "config.json: max_window_layers is '1', must be a whole number, at least 0"),
     ({"quantization": "4bit"}, "config.json: quantization is '4bit', must be an object"),
@@ -644,8 +713,6 @@ def test_a_broken_file_is_named(checkpoints, tmp_path, file, content, complaint)
      "model.gguf: llama.attention.layer_norm_rms_epsilon is 'x', must be a number above 0"),
     ({"llama.rope.freq_base": "x"}, "model.gguf: llama.rope.freq_base is 'x', must be a number above 1"),
     ({"llama.rope.scaling.type": "linear"}, "model.gguf: llama.rope.scaling.factor is missing"),
-    ({"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": mx.array(4.0)},
-     "model.gguf: llama.rope.scaling.original_context_length is missing"),
     ({"llama.rope.scale_linear": mx.array(2.0), "llama.rope.scaling.factor": mx.array(4.0)},
      "model.gguf: llama.rope.scaling.factor is 4.0, but llama.rope.scale_linear is 2.0"),
     ({"llama.rope.scale_linear": mx.array(-2.0)}, "llama.rope.scale_linear is -2.0, must be a number above 0"),

@@ -349,8 +349,8 @@ def test_config_classes_speak_for_themselves():
     with pytest.raises(UnsupportedModel, match="'gemma'"):
         ModelConfig.from_dict({"model_type": "gemma"})
     config = ModelConfig.from_dict({"model_type": "mistral", "vocab_size": 10, "hidden_size": 8, "num_hidden_layers": 1,
-                                    "intermediate_size": 8, "num_attention_heads": 2, "sliding_window": 64,
-                                    "max_position_embeddings": 999})
+                                    "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2,
+                                    "sliding_window": 64, "max_position_embeddings": 999})
     assert (config.max_position_embeddings, config.head_dim, config.num_kv_heads) == (999, 4, 2)
     assert (config.window(0), config.window(1)) == (64, None)
 

@@ -27,6 +27,9 @@ def make_model(config: ModelConfig, weights: dict[str, mx.array]) -> Model:
     if config.tie_word_embeddings is None:
         config = replace(config, tie_word_embeddings="lm_head.weight" not in weights)
     if config.tie_word_embeddings:
+        if not _are_tied(weights):
+            raise LoadError("the tensor lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings "
+                            "is true")
         weights = {name: array for name, array in weights.items() if not name.startswith("lm_head.")}
     tensors = Tensors(weights, _check_tensors(config, weights))
     if dequantise_is_faster():
@@ -42,6 +45,11 @@ def make_model(config: ModelConfig, weights: dict[str, mx.array]) -> Model:
     model.load_weights(list(arrays.items()))
     mx.eval(model.parameters())
     return model
+
+
+def _are_tied(weights: Mapping[str, mx.array]) -> bool:
+    head, embedding = weights.get("lm_head.weight"), weights.get("model.embed_tokens.weight")
+    return head is None or embedding is None or bool(mx.array_equal(head, embedding, equal_nan=True).item())
 
 
 def _check_tensors(config: ModelConfig, weights: Mapping[str, mx.array]) -> dict[str, Packing]:

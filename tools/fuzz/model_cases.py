@@ -63,7 +63,7 @@ def draw_case(rng: np.random.Generator) -> Case:
     """Draw everything from one generator in a fixed order: adding or removing a draw changes the case."""
     model_type, quantised, config = _draw_config(rng)
     windows: list[int | None] = [None] * NUM_LAYERS
-    if _chance(rng, 0.5):
+    if model_type != "llama" and _chance(rng, 0.7):
         windows = _draw_windows(rng, model_type, config)
     stays_packed = quantised is not None and _chance(rng, 0.5)
     prompts = _draw_prompts(rng)
@@ -90,8 +90,8 @@ def _draw_config(rng: np.random.Generator) -> tuple[str, Quantisation | None, di
         num_attention_heads=num_kv_heads * group, num_key_value_heads=num_kv_heads, head_dim=head_dim,
         max_position_embeddings=512, rms_norm_eps=_one_of(rng, [1e-5, 1e-6]),
         rope_theta=_one_of(rng, [1e4, 5e5, 1e6]), tie_word_embeddings=chance(0.5))
-    if model_type in ("llama", "mistral"):
-        config.update(attention_bias=chance(0.4), mlp_bias=chance(0.3))
+    if model_type == "llama":
+        config.update(attention_bias=chance(0.4), mlp_bias=chance(0.4))
     if model_type == "qwen2":  # mlx-lm computes the head size of qwen2 and supports no other
         config.update(hidden_size=num_kv_heads * group * head_dim)
         del config["head_dim"]
@@ -145,7 +145,7 @@ def _draw_scaling(rng: np.random.Generator) -> dict[str, object]:
         if rng.random() < 0.4:
             scaling.update(beta_fast=_one_of(rng, [4, 16.0, 64]), beta_slow=_one_of(rng, [0.5, 1, 4]))
         if rng.random() < 0.4:
-            scaling.update(mscale=_one_of(rng, [0.7, 1.0]), mscale_all_dim=_one_of(rng, [0, 0.7, 1.3]))
+            scaling.update(mscale=_one_of(rng, [0.7, 1.0]), mscale_all_dim=_one_of(rng, [0.7, 1.3]))
     return scaling
 
 
@@ -153,16 +153,15 @@ def _draw_windows(rng: np.random.Generator, model_type: str, config: dict[str, o
     """Add a window to the config, in one of the ways its model type has. Return the window of each layer."""
     window, has_window = int(rng.integers(1, 50)), [bool(bit) for bit in rng.integers(0, 2, NUM_LAYERS)]
     config["sliding_window"] = window
-    if model_type == "mistral" and rng.random() < 0.5:
-        has_window = [True] * NUM_LAYERS
-    elif model_type.startswith("qwen") and rng.random() < 0.5:
+    if model_type == "mistral":
+        return [window] * NUM_LAYERS
+    config["use_sliding_window"] = True
+    if rng.random() < 0.5:
         first = int(rng.integers(NUM_LAYERS + 1))
-        config.update(use_sliding_window=True, max_window_layers=first)
+        config["max_window_layers"] = first
         has_window = [layer >= first for layer in range(NUM_LAYERS)]
     else:
         config["layer_types"] = [SLIDING if is_sliding else FULL for is_sliding in has_window]
-        if model_type.startswith("qwen") and any(has_window):
-            config["use_sliding_window"] = True
     return [window if is_sliding else None for is_sliding in has_window]
 
 
