@@ -7,7 +7,8 @@ from pathlib import Path
 
 #: Extra → the packages that its features check for: the name to import, and the name to install.
 EXTRAS = {
-    "serve": {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus_client"},
+    "serve": {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus_client",
+              "llguidance": "llguidance"},
     "bench": {"mlx_lm": "mlx-lm", "matplotlib": "matplotlib"},
     "png": {"resvg_py": "resvg-py"},
     "structured": {"llguidance": "llguidance"},

@@ -31,7 +31,7 @@ def test_in_another_folder_the_line_says_where_the_clone_is(monkeypatch, tmp_pat
 
 def test_outside_of_a_clone_the_packages_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(extras, "PROJECT", tmp_path)
-    assert install_line("serve") == "pip install fastapi uvicorn prometheus_client"
+    assert install_line("serve") == "pip install fastapi uvicorn prometheus_client llguidance"
 
 
 def test_what_is_missing_is_named_with_the_line_and_what_is_there_is_not(monkeypatch):

@@ -12,6 +12,7 @@ from mini_vllm.pictures.character_graph import CharacterGraph, Edge
 from mini_vllm.pictures.palette import ON_COLOUR, request_paint
 from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.strip import MARGIN
+from mini_vllm.structured.automaton import ByteAutomaton
 from mini_vllm.structured.grammar import RegexGrammar
 from mini_vllm.trace.history import count
 
@@ -20,8 +21,6 @@ LOOK_AT_AUTOMATON = ("Read from the left: each character of the output leads to 
                      "on.")
 #: More states, or longer rows and columns of states, do not fit a page. Then those near the current state are drawn.
 MAX_DRAWN, MAX_COLUMNS, MAX_ROWS = 24, 12, 10
-#: An automaton with more states, also counting those inside of characters, is not looked at to be drawn whole.
-MAX_WHOLE = 512
 MORE = "…"
 
 
@@ -42,11 +41,9 @@ def draw_automaton(grammar: RegexGrammar, state: int | None = None, *, num_allow
     return _Drawing(graph, state, _near(graph, state or 0), note).picture(look)
 
 
-def draw_whole_automaton(grammar: RegexGrammar, look: str = LOOK_AT_AUTOMATON) -> Picture | None:
+def draw_whole_automaton(automaton: ByteAutomaton, look: str = LOOK_AT_AUTOMATON) -> Picture | None:
     """Draw all states, and no current one; None if they do not fit."""
-    if grammar.automaton.num_states > MAX_WHOLE:
-        return None
-    graph = CharacterGraph(grammar.automaton)
+    graph = CharacterGraph(automaton)
     drawn = _near(graph, 0)
     return _Drawing(graph, None, drawn, "").picture(look) if len(drawn) == graph.num_states else None
 

@@ -127,6 +127,13 @@ def test_structured_outputs_of_both_kinds(client, qwen, structure, pattern):
     assert text.finish_reason == chat.finish_reason == "stop"
 
 
+def test_a_server_reads_expressions_without_an_automaton(client, qwen):
+    pattern = "(a|b)*a(a|b){20}c"  # its automaton would have two million states
+    answer = client.completions.create(model=qwen.name, prompt="a", max_tokens=200, seed=3,
+                                       extra_body={"structured_outputs": {"regex": pattern}}).choices[0]
+    assert re.fullmatch(pattern, answer.text) or answer.finish_reason == "length"
+
+
 # ---- calls that must be made
 
 

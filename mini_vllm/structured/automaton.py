@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from mini_vllm.structured.utf8 import utf8_sequences
 
 #: Limits for one expression; a larger one would take many megabytes, or seconds. (A second is about two million
 #: comparisons of edges and visits of places.)
-MAX_PLACES, MAX_STATES, MAX_WORK = 2**16, 2**13, 2**21
+MAX_PLACES, MAX_STATES, MAX_WORK = 2**13, 2**13, 2**21
 #: There is no next state: the text cannot match any more.
 DEAD = -1
 
@@ -34,11 +35,35 @@ class TooLargeError(ValueError):
     """The automaton of an expression would be too large."""
 
 
+def check_size(tree: Node) -> None:
+    """Raise TooLargeError if the expression, with its repetitions written out, has too many places between bytes."""
+    if _num_places(tree) > MAX_PLACES:
+        raise TooLargeError(f"the expression has more than {MAX_PLACES} places with its repetitions written out; "
+                            "shorten it, or its repetitions")
+
+
+def _num_places(tree: Node) -> int:
+    if isinstance(tree, Characters):
+        return _num_ways(tree.ranges)
+    if isinstance(tree, InOrder):
+        return sum(map(_num_places, tree.parts))
+    if isinstance(tree, Either):
+        return 1 + sum(map(_num_places, tree.options))
+    return 1 + max(1, _num_places(tree.node)) * (tree.least + 1 if tree.most is None else tree.most)
+
+
+@lru_cache(256)
+def _num_ways(ranges: tuple[Range, ...]) -> int:
+    """Return the number of places after the bytes of one of these characters; equal ends count once."""
+    return len({tuple(each[start:]) for each in utf8_sequences(ranges) for start in range(1, len(each) + 1)})
+
+
 class ByteAutomaton:
     """Reads a text byte by byte. A state is a number; 0 is the first."""
 
-    def __init__(self, tree: Node) -> None:
+    def __init__(self, tree: Node, max_states: int = MAX_STATES) -> None:
         """Build the automaton. Raise TooLargeError if it exceeds the limits."""
+        check_size(tree)
         places = _Places(tree)
         states = {places.closure([0]): 0}
         rows: list[NDArray[np.int16]] = []
@@ -51,8 +76,8 @@ class ByteAutomaton:
                     todo.append(reached)
                 row[first:end] = states[reached]
             rows.append(row)
-            if len(states) > MAX_STATES:
-                raise TooLargeError(f"the expression needs more than {MAX_STATES} states")
+            if len(states) > max_states:
+                raise TooLargeError(f"the expression needs more than {max_states} states")
         #: Row s holds the next state for each byte, or DEAD. The last row stands for the state DEAD: all DEAD.
         self.table = np.stack([*rows, np.full(256, DEAD, dtype=np.int16)])
         #: For each state, whether the text so far matches.
@@ -88,8 +113,6 @@ class _Places:
         self.end = self._add(tree, 0)
 
     def _new(self) -> int:
-        if len(self._edges) >= MAX_PLACES:
-            raise TooLargeError(f"the expression has more than {MAX_PLACES} places; shorten it, or its repetitions")
         self._edges.append([])
         self._free_edges.append([])
         return len(self._edges) - 1

@@ -41,7 +41,7 @@ class CompiledGrammar:
 
     grammar: Grammar
     num_tokens_needed: int | None
-    not_first: Sequence[int] = ()
+    vocabulary: Vocabulary
 
 
 #: The state of an output that a grammar cannot follow, although every token was allowed. A grammar has a bug then.
@@ -77,9 +77,9 @@ class Cursor:
         if self.state is BROKEN:
             raise ValueError("structured_outputs: the grammar does not go on after a token that it allowed")
         mask = self.compiled.grammar.allowed(self.state)
-        if self.is_first and len(self.compiled.not_first):
+        if self.is_first and self.compiled.vocabulary.not_first:
             mask = mask.copy()
-            mask[self.compiled.not_first] = False
+            mask[self.compiled.vocabulary.not_first] = False
         return mask
 
     def after_output(self, token_id: int) -> Cursor:
@@ -90,6 +90,13 @@ class Cursor:
     @property
     def is_complete(self) -> bool:
         return not self.is_dead and self.state is not BROKEN and self.compiled.grammar.is_complete(self.state)
+
+
+def tree_of(params: StructuredOutputsParams) -> Node:
+    """Return the tree of an expression or of a choice. Raise RegexError if the expression is not supported."""
+    if params.regex is not None:
+        return parse_regex(params.regex)
+    return Either(tuple(literal(text) for text in params.choice or ()))
 
 
 class GrammarCompiler:
@@ -119,18 +126,13 @@ class GrammarCompiler:
         return known
 
     def _compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
-        not_first = self.vocabulary.not_first
         if params.choice is None and params.regex is None:
             from mini_vllm.structured.guided import GuidedGrammar
-            return CompiledGrammar(GuidedGrammar(params, self.vocabulary), None, not_first)
+            return CompiledGrammar(GuidedGrammar(params, self.vocabulary), None, self.vocabulary)
         try:
-            if params.regex is not None:
-                tree = parse_regex(params.regex)
-            else:
-                tree = Either(tuple(literal(text) for text in params.choice or ()))
-            grammar = self._make_regex_grammar(tree, self.vocabulary)
+            grammar = self._make_regex_grammar(tree_of(params), self.vocabulary)
             needed = getattr(grammar, "num_tokens_needed", None)
-            return CompiledGrammar(grammar, None if needed is None else needed(), not_first)
+            return CompiledGrammar(grammar, None if needed is None else needed(), self.vocabulary)
         except RegexError as error:
             raise ValueError(f"structured_outputs.regex: {error}") from None
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""JSON schemas and grammars, with ``llguidance``: the same questions as to a ``RegexGrammar``, answered by a parser.
+"""JSON schemas, grammars and a server's expressions, with ``llguidance``: a parser instead of a ``RegexGrammar``.
 
 A parser's state is not a number. A state here is a node in a tree of the tokens that requests with this grammar got:
 forked sequences, and requests with the same beginning, meet in the same nodes and share their masks. A node lives as
@@ -10,49 +10,81 @@ from __future__ import annotations
 import json
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
+from time import thread_time
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from mini_vllm.extras import check_installed
+from mini_vllm.structured.automaton import check_size
 from mini_vllm.structured.grammar import Mask
 from mini_vllm.structured.params import StructuredOutputsParams
+from mini_vllm.structured.regex_tree import Characters, Either, InOrder, Node
 from mini_vllm.structured.schemas import GrammarError, check_schema, place_of_error
 from mini_vllm.structured.vocabulary import Vocabulary
 
 #: One text for each value: models rarely end a text in which they may add any number of spaces.
 #: And one spelling for each character: the library does not see that "\\u0061" is the name of the property "a".
 JSON_OPTIONS = {"whitespace_flexible": False, "json_allowed_escapes": '"\\bfnrt'}
-#: About 20 ms for the beginning and for each step. Ambiguous grammars have more items with every token.
+#: These bound memory. Ambiguous grammars have more items with every token.
 MAX_LEXER_FUEL, MAX_STEP_FUEL, MAX_STEP_ITEMS, MAX_GRAMMAR_SIZE = 1_000_000, 200_000, 5_000, 100_000
+#: The CPU time of a parser: this, and this much more for each of its steps. All other requests of a batch wait for it.
+MAX_FIRST_S, MAX_STEP_S = 0.1, 0.001
+MAX_FORCED_BYTES = 256
+
+
+class _Meter:
+    """Measures the CPU time of a parser's steps, those of all sequences together."""
+
+    def __init__(self) -> None:
+        self._spent_s, self._num_steps = 0.0, 0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        start_s = thread_time()
+        yield
+        self._spent_s, self._num_steps = self._spent_s + thread_time() - start_s, self._num_steps + 1
+
+    def check(self) -> None:
+        """Raise GrammarError if the steps took too long."""
+        if self._spent_s > MAX_FIRST_S + MAX_STEP_S * self._num_steps:
+            raise GrammarError(f"structured_outputs: {self._num_steps} steps of the parser took {self._spent_s:.2f} s, "
+                               f"must take at most {MAX_FIRST_S:g} s and {MAX_STEP_S:g} s per step; fewer alternatives "
+                               "at each place are faster")
 
 
 class ParserState:
     """The parser after some tokens."""
 
-    def __init__(self, matcher: Any, words: _Words) -> None:
-        self._matcher, self._words = matcher, words
+    def __init__(self, matcher: Any, words: _Words, meter: _Meter) -> None:
+        self._matcher, self._words, self._meter = matcher, words, meter
         self.children: WeakValueDictionary[int, ParserState] = WeakValueDictionary()
 
     def after(self, token_id: int) -> ParserState | None:
         """Return the state after one more token; None if the token is not allowed."""
         known = self.children.get(token_id)
         if known is None:
-            matcher = self._matcher.deep_copy()
-            if matcher.try_consume_tokens([token_id]) != 1 and not matcher.is_error():
+            with self._meter.step():
+                matcher = self._matcher.deep_copy()
+                num_consumed = matcher.try_consume_tokens([token_id])
+            if num_consumed != 1 and not matcher.is_error():
                 return None
             # If the parser gave up, the next mask says so.
-            known = self.children[token_id] = ParserState(matcher, self._words)
+            known = self.children[token_id] = ParserState(matcher, self._words, self._meter)
         return known
 
     @cached_property
     def bits(self) -> bytes:
         """One bit per token: whether it may come next."""
+        self._meter.check()
         found = self._words.found
         found.problem = None
-        bits: bytes = self._matcher.compute_bitmask()
+        with self._meter.step():
+            bits: bytes = self._matcher.compute_bitmask()
         if found.problem is not None:
             raise GrammarError(f"structured_outputs: {found.problem}")
         if self._matcher.is_error():
@@ -74,29 +106,21 @@ class GuidedGrammar:
     def __init__(self, params: StructuredOutputsParams, vocabulary: Vocabulary) -> None:
         """Prepare the parser. Raise GrammarError if what ``params`` asks for is wrong or not supported."""
         check_installed("structured", f"structured_outputs.{params.kind}")
-        import llguidance
         self.vocabulary = vocabulary
-        limits = llguidance.LLParserLimits(
-            initial_lexer_fuel=MAX_LEXER_FUEL, step_lexer_fuel=MAX_STEP_FUEL, step_max_items=MAX_STEP_ITEMS,
-            max_grammar_size=MAX_GRAMMAR_SIZE, verbose_errors=False)
-        tokenizer, words = _tokenizer_of(vocabulary)
-
-        def parser_of(params: StructuredOutputsParams) -> Any:
-            return llguidance.LLMatcher(tokenizer, _source(llguidance.LLMatcher, params), log_level=0, limits=limits)
 
         def problem_of(schema: object) -> str:
             try:
-                parser = parser_of(StructuredOutputsParams(json=schema))  # type: ignore[arg-type]
+                parser = _parser_of(vocabulary, _source(StructuredOutputsParams(json=schema)))  # type: ignore[arg-type]
             except ValueError as error:
                 return str(error)
             return _in_one_line(parser.get_error()) if parser.is_error() else ""
 
-        matcher = parser_of(params)
+        matcher = _parser_of(vocabulary, _source(params))
         if matcher.is_error():
             problem = _in_one_line(matcher.get_error())
             place = "" if params.json is None else place_of_error(problem, json.loads(str(params.json)), problem_of)
             raise GrammarError(f"structured_outputs.{params.kind}: {problem}{place and f', at {place}'}")
-        self.start = ParserState(matcher, words)
+        self.start = ParserState(matcher, _tokenizer_of(vocabulary)[1], _Meter())
 
     def allowed(self, state: ParserState) -> Mask:
         """Return for every token whether it may come next. The end of the text may, exactly if the output matches."""
@@ -120,10 +144,48 @@ class GuidedGrammar:
         return state is not None and state.is_complete
 
 
-def _source(matcher: Any, params: StructuredOutputsParams) -> str:
+class GuidedExpression(GuidedGrammar):
+    """An expression or a choice, in place of a ``RegexGrammar``. Both read the same tree, so they read one dialect."""
+
+    def __init__(self, tree: Node, vocabulary: Vocabulary) -> None:
+        """Prepare the parser. Raise ValueError if the expression is too large."""
+        check_size(tree)
+        check_installed("structured", "this reader of expressions")
+        import llguidance
+        self.vocabulary = vocabulary
+        matcher = _parser_of(vocabulary, llguidance.LLMatcher.grammar_from_regex(_pattern(tree)))
+        if matcher.is_error():
+            raise GrammarError(_in_one_line(matcher.get_error()))
+        self.start = ParserState(matcher, _tokenizer_of(vocabulary)[1], _Meter())
+
+
+def _pattern(tree: Node) -> str:
+    """Write a tree as an expression in which no character has a second meaning."""
+    if isinstance(tree, Characters):
+        ranges = "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in tree.ranges)
+        return f"[{ranges}]"
+    if isinstance(tree, InOrder):
+        return "".join(map(_pattern, tree.parts))
+    if isinstance(tree, Either):
+        return f"(?:{'|'.join(map(_pattern, tree.options))})"
+    return f"(?:{_pattern(tree.node)}){{{tree.least},{'' if tree.most is None else tree.most}}}"
+
+
+def _parser_of(vocabulary: Vocabulary, source: str) -> Any:
+    """Return the library's parser, which may hold an error."""
+    import llguidance
+    limits = llguidance.LLParserLimits(
+        initial_lexer_fuel=MAX_LEXER_FUEL, step_lexer_fuel=MAX_STEP_FUEL, step_max_items=MAX_STEP_ITEMS,
+        max_grammar_size=MAX_GRAMMAR_SIZE, verbose_errors=False)
+    return llguidance.LLMatcher(_tokenizer_of(vocabulary)[0], source, log_level=0, limits=limits)
+
+
+def _source(params: StructuredOutputsParams) -> str:
     """Return what ``params`` asks for in the library's own format."""
+    import llguidance
+    library: Any = llguidance.LLMatcher
     if params.grammar is not None:
-        source: str = matcher.grammar_from_lark(params.grammar)
+        source: str = library.grammar_from_lark(params.grammar)
         return source
     if params.json is not None:
         check_schema(json.loads(str(params.json)))
@@ -131,7 +193,7 @@ def _source(matcher: Any, params: StructuredOutputsParams) -> str:
         raise GrammarError("structured_outputs.json: no output matches the schema false")
     schema = '{"type":"object"}' if params.json_object else "{}" if params.json == "true" else params.json
     try:
-        source = matcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)
+        source = library.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)
     except ValueError as error:
         raise GrammarError(f"structured_outputs.json: {_in_one_line(str(error))}") from None
     return source
@@ -162,9 +224,14 @@ class _Words:
         self.special_token_ids = [index for index, each in enumerate(vocabulary.token_bytes) if not each]
 
     def __call__(self, text: bytes) -> list[int]:
-        """Return the tokens of a text that is the only possible one: the library allows exactly these."""
+        """Return the tokens of a text that is the only possible one: the library allows exactly these.
+
+        It asks again with every token, so of a long text only the beginning is split.
+        """
         try:
             vocabulary = self._vocabulary()
+            if len(text) > MAX_FORCED_BYTES:
+                text = text[:MAX_FORCED_BYTES].decode(errors="ignore").encode()
             return [] if vocabulary is None else vocabulary.tokens_of(text.decode())
         except ValueError as error:
             self.found.problem = str(error)

@@ -9,8 +9,8 @@ from typing import Any
 
 from mini_vllm.checks import flag, refusal
 
-#: The longest schema or grammar, the most choices, and the characters of all of them together.
-MAX_SOURCE_CHARS, MAX_CHOICES, MAX_CHOICE_CHARS = 2**16, 1024, 2**16
+#: The longest schema or grammar, the most choices, and the bytes (UTF-8) of all of them together.
+MAX_SOURCE_CHARS, MAX_CHOICES, MAX_CHOICE_BYTES = 2**16, 1024, 8000
 #: Objects and lists inside of each other, in a schema.
 MAX_SCHEMA_DEPTH = 64
 
@@ -57,10 +57,12 @@ class StructuredOutputsParams:
 def _checked_choice(value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not value or not all(isinstance(text, str) and text for text in value):
         raise refusal("structured_outputs.choice", value, "a list of at least one text, none of them empty")
-    if len(value) > MAX_CHOICES or sum(map(len, value)) > MAX_CHOICE_CHARS:
-        raise refusal("structured_outputs.choice", value,
-                      f"at most {MAX_CHOICES} texts, of at most {MAX_CHOICE_CHARS} characters together")
-    return tuple(dict.fromkeys(value))
+    texts = tuple(dict.fromkeys(value))
+    num_bytes = sum(len(text.encode(errors="surrogatepass")) for text in texts)
+    if len(value) > MAX_CHOICES or num_bytes > MAX_CHOICE_BYTES:
+        raise ValueError(f"structured_outputs.choice has {len(value)} texts of {num_bytes} bytes (UTF-8) together, "
+                         f"must have at most {MAX_CHOICES} texts of at most {MAX_CHOICE_BYTES} bytes together")
+    return texts
 
 
 def _checked_schema(value: object) -> str:

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 MAX_PATTERN_CHARS = 2**14
 #: Groups inside of groups.
-MAX_DEPTH = 64
+MAX_DEPTH = 48
 LAST_CHARACTER = 0x10FFFF
 #: Halves of UTF-16 pairs. They are no characters, and UTF-8 cannot encode them.
 SURROGATES = (0xD800, 0xDFFF)

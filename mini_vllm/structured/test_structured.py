@@ -17,7 +17,7 @@ from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
 from mini_vllm.structured.automaton import DEAD
 from mini_vllm.structured.grammar import RegexGrammar
-from mini_vllm.structured.guided import GuidedGrammar
+from mini_vllm.structured.guided import MAX_STEP_S, GuidedGrammar
 from mini_vllm.structured.params import MAX_CHOICES, StructuredOutputsParams
 from mini_vllm.structured.schemas import GrammarError, check_schema
 from mini_vllm.structured.vocabulary import Vocabulary
@@ -309,6 +309,17 @@ def test_a_parser_that_gives_up_ends_the_request_and_not_its_grammar(loaded, str
                                       (PROMPT, params(2, choice=["yes"]))])
     assert output.finish_reason == "error" and "structured_outputs: parser error" in output.error
     assert (other.text, other.finish_reason) == ("yes", "stop")
+
+
+@pytest.mark.parametrize("step_s, has_failed", [(MAX_STEP_S / 2, False), (0.02, True)])
+def test_a_grammar_whose_steps_take_long_ends_its_requests_only(loaded, monkeypatch, step_s, has_failed):
+    """Count the time of a parser's steps with a clock that ticks when it is read."""
+    clock = itertools.count()
+    monkeypatch.setattr("mini_vllm.structured.guided.thread_time", lambda: next(clock) * step_s)
+    (first, second), _ = run(loaded, [(PROMPT, params(1, grammar='start: "ab" start | "c"', max_tokens=30)),
+                                      (PROMPT, params(2, choice=["yes"]))])
+    assert (first.finish_reason == "error") == has_failed and second.text == "yes"
+    assert not has_failed or re.search(r"steps of the parser took 0.1\d s, must take at most 0.1 s", first.error)
 
 
 def test_a_text_that_the_vocabulary_cannot_spell_concerns_only_its_request():

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mini_vllm.extras import check_installed
 from mini_vllm.request import Priority, SamplingParams
 from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT
 from mini_vllm.server.access.caller import Caller
@@ -66,17 +65,6 @@ def structure_of(body: GenerationRequest) -> StructuredOutputsParams | None:
     if form.json_schema is None:
         return StructuredOutputsParams(json_object=True)
     return StructuredOutputsParams(json=form.json_schema.schema_)
-
-
-def check_structure(params: SamplingParams, field: str) -> None:
-    """Raise ApiError if the server lacks the package that this structure needs; ``field`` asked for it."""
-    structure = params.structured_outputs
-    if structure is not None and structure.kind not in ("choice", "regex"):
-        try:
-            check_installed("structured", field)
-        except ValueError:  # its message is for the server's owner: it has a command, and a folder
-            raise ApiError(400, f"{field} asks for output that must match a schema or a grammar; this server lacks the "
-                           "package for that (llguidance)", param=field, code="not_installed") from None
 
 
 def priority_of(body: GenerationRequest, caller: Caller) -> Priority:

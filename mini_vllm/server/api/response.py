@@ -27,7 +27,7 @@ from mini_vllm.server.access.caller import Caller
 from mini_vllm.server.access.concurrency_limit import RETRY_AFTER_S
 from mini_vllm.server.api.answers import Answers
 from mini_vllm.server.api.logprobs import check_num_logprobs
-from mini_vllm.server.api.params import check_stream_options, check_structure, priority_of, refused, sampling_params
+from mini_vllm.server.api.params import check_stream_options, priority_of, refused, sampling_params
 from mini_vllm.server.api.prompt_outputs import Batch, Outbox, Work
 from mini_vllm.server.api.prompt_readers import Readers
 from mini_vllm.server.api.protocol import GenerationRequest
@@ -132,7 +132,6 @@ class EngineResponse(Response, ABC):
             async with self.shelf.lease(body.model) as served:
                 answers.has_cache = served.config.enable_prefix_caching
                 params = self.sampling_params(served, answers)
-                check_structure(params, self.structure_field)
                 await served.schema_check.check(params.structured_outputs)
                 check_num_logprobs(params, num_texts, served.prompts.max_model_len)
                 work = Work(await self.read_prompts(served), params, self.priority, self.caller.extra_keys, answers.id)

@@ -14,7 +14,7 @@ from mini_vllm.pictures.elements import shorten
 from mini_vllm.pictures.tree import MAX_TEXT
 from mini_vllm.request import Request
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
-from mini_vllm.server.live_feed.structures import Structure, Structures
+from mini_vllm.server.live_feed.structures import Structure, describe, state_after
 from mini_vllm.structured.compiler import Cursor
 from mini_vllm.trace.recorder import NONE, StepTrace
 
@@ -43,7 +43,7 @@ class BoundFields(TypedDict, total=False):
 
     #: Request id → what its output must match, for requests seen here for the first time.
     structures: dict[str, Structure]
-    #: Request id → [its text, the state after it] of each token that the request got. A parser's state is None.
+    #: Request id → [its text, the state after it] of each token that the request got. An unknown state is None.
     drawn: dict[str, list[list[str | int | None]]]
 
 
@@ -60,8 +60,9 @@ class LiveTrace(StepTrace):
         self._new: dict[str, Request] = {}
         self._fields: LiveFields
         self._waiting: list[str] = []
-        self._structures, self._bound = Structures(), BoundFields()
-        self._described: set[str] = set()
+        self._bound = BoundFields()
+        #: Request id → the state of its automaton; None if there is none, or the first tokens were not watched.
+        self._states: dict[str, int | None] = {}
         #: The tokens that were drafted and accepted since the engine started.
         self.draft_counts = {"num_drafted_tokens": 0, "num_accepted_tokens": 0}
 
@@ -76,17 +77,20 @@ class LiveTrace(StepTrace):
         first = f"{request_id.rpartition('#')[0]}#0"  # the sample from which this one may just have been forked
         request = self._live.get(request_id) or self._live.get(first)
         params = None if request is None else request.sampling_params.structured_outputs
-        if request_id not in self._described and params is not None:
-            self._described.add(request_id)
-            described = self._structures.describe(params, cursor.compiled)
-            self._bound.setdefault("structures", {})[request_id] = described
-        state = cursor.after([token_id]).state
+        state = None
+        if params is not None:
+            if request_id not in self._states:
+                self._bound.setdefault("structures", {})[request_id] = describe(params)
+            before = 0 if cursor.is_first else self._states.get(request_id)
+            token = cursor.compiled.vocabulary.token_bytes[token_id]
+            state = self._states[request_id] = state_after(params, before, token)
         self._bound.setdefault("drawn", {}).setdefault(request_id, []).append(
-            [self._text_of_token(token_id).replace(" ", "␣"), state if isinstance(state, int) else None])
+            [self._text_of_token(token_id).replace(" ", "␣"), state])
 
     def _ended(self) -> dict[str, str]:
         finished = super()._ended()
-        self._described -= set(finished)
+        for request_id in finished:
+            self._states.pop(request_id, None)
         return finished
 
     def finish_step(self, plan: SchedulerOutput, sampled: Collection[str], number: int,

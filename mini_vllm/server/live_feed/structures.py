@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import TypedDict
-from weakref import ref
 
 from mini_vllm.pictures.automaton import draw_whole_automaton
 from mini_vllm.pictures.elements import shorten
-from mini_vllm.structured.compiler import CompiledGrammar
-from mini_vllm.structured.grammar import RegexGrammar
+from mini_vllm.structured.automaton import ByteAutomaton
+from mini_vllm.structured.compiler import tree_of
 from mini_vllm.structured.params import StructuredOutputsParams
 
 #: The longest text that is sent, in characters.
 MAX_TEXT = 400
+#: An automaton with more states, also counting those inside of characters, is not looked at to be drawn.
+MAX_STATES = 512
 
 
 class Structure(TypedDict):
@@ -22,35 +24,42 @@ class Structure(TypedDict):
     #: ``regex``, ``choice``, ``json``, ``json_object`` or ``grammar``.
     kind: str
     text: str
-    #: The states of the automaton; None for a parser.
+    #: The states of the automaton; None for a parser, or a large automaton.
     num_states: int | None
     #: Its picture, in which each circle has the number of its state; None if there is no automaton, or a large one.
     #: It has no style sheet: the page has one with the same names.
     svg: str | None
 
 
-class Structures:
-    """Describes what outputs must match. A picture is drawn once for requests in a row that share a grammar."""
-
-    def __init__(self) -> None:
-        self._last: ref[CompiledGrammar] | None = None
-        self._drawn: tuple[int | None, str | None] = (None, None)
-
-    def describe(self, params: StructuredOutputsParams, compiled: CompiledGrammar) -> Structure:
-        if self._last is None or self._last() is not compiled:
-            self._last, self._drawn = ref(compiled), _draw(compiled)
-        num_states, svg = self._drawn
-        return {"kind": params.kind, "text": shorten(_text_of(params), MAX_TEXT), "num_states": num_states, "svg": svg}
+def describe(params: StructuredOutputsParams) -> Structure:
+    automaton, svg = _drawn(params)
+    return {"kind": params.kind, "text": shorten(_text_of(params), MAX_TEXT),
+            "num_states": None if automaton is None else automaton.num_states, "svg": svg}
 
 
-def _draw(compiled: CompiledGrammar) -> tuple[int | None, str | None]:
-    """Return the number of states and the picture. A student's grammar may have no automaton that can be drawn."""
-    if type(compiled.grammar) is not RegexGrammar:
+def state_after(params: StructuredOutputsParams, state: int | None, token: bytes) -> int | None:
+    """Return the state of the automaton after a token; None if it, or the state before, is not known."""
+    automaton, _ = _drawn(params)
+    if automaton is None or state is None:
+        return None
+    for byte in token:
+        state = automaton.next_state(state, byte)
+    return state
+
+
+@lru_cache(8)
+def _drawn(params: StructuredOutputsParams) -> tuple[ByteAutomaton | None, str | None]:
+    """Return the automaton and its picture, whatever the server reads the expression with."""
+    if params.kind not in ("regex", "choice"):
         return None, None
-    picture = draw_whole_automaton(compiled.grammar)
+    try:
+        automaton = ByteAutomaton(tree_of(params), MAX_STATES)
+    except ValueError:  # it is large; a student's part may also read more than the project's parser does
+        return None, None
+    picture = draw_whole_automaton(automaton)
     svg = None if picture is None else "\n".join(
         line for line in picture.svg.splitlines() if not line.startswith("<style>"))
-    return compiled.grammar.automaton.num_states, svg
+    return automaton, svg
 
 
 def _text_of(params: StructuredOutputsParams) -> str:

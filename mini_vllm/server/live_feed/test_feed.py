@@ -11,14 +11,16 @@ import pytest
 
 from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.engine import LLMEngine, engine_of
-from mini_vllm.engine_config import EngineConfig
+from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.pictures.tree import draw_tree
 from mini_vllm.request import Priority, SamplingParams
 from mini_vllm.server.live_feed.feed import LiveFeed
-from mini_vllm.server.live_feed.structures import MAX_TEXT, Structures
+from mini_vllm.server.live_feed.structures import MAX_TEXT, describe
 from mini_vllm.server.live_feed.watcher import Watcher
 from mini_vllm.server.live_feed.window import Window
 from mini_vllm.speculation.test_speculation import FREE
+from mini_vllm.structured.grammar import RegexGrammar
+from mini_vllm.structured.guided import GuidedExpression
 from mini_vllm.structured.params import StructuredOutputsParams
 from mini_vllm.trace.recorder import StepTrace
 
@@ -78,11 +80,11 @@ async def read(watcher):
     return await watcher.next(0.001)
 
 
-def run(config, script, **options):
+def run(config, script, parts=None, **options):
     """Run ``script(engine, feed, page, update)`` with an engine whose feed is watched."""
     async def main():
         feed = LiveFeed()
-        engine, watcher, page = LLMEngine(config, trace=feed), Watcher(**options), Page()
+        engine, watcher, page = LLMEngine(config, parts, trace=feed), Watcher(**options), Page()
         feed.open(watcher, engine)
 
         async def update():
@@ -241,7 +243,7 @@ def bound(n=1, **structured):
     return SamplingParams(max_tokens=40, seed=1, n=n, structured_outputs=StructuredOutputsParams(**structured))
 
 
-def messages_of(params, num_events=96, **changes):
+def messages_of(params, num_events=96, grammar=RegexGrammar, **changes):
     """Return what a page hears while a request is served whose output must match, and what a later page hears."""
     heard = []
 
@@ -259,17 +261,18 @@ def messages_of(params, num_events=96, **changes):
             heard.extend(await read(watcher))
         heard.extend([message for _ in range(3) for message in await read(watcher)])
 
-    run(EngineConfig(num_blocks=60, block_size=8, enable_lookahead=False, **changes), script)
+    run(EngineConfig(num_blocks=60, block_size=8, enable_lookahead=False, **changes), script,
+        EngineParts(grammar=grammar))
     first, late = (message for message in heard if message["type"] == "snapshot")
     return first, late, [message for message in heard if message["type"] == "event" and message["step"] is not None]
 
 
-def test_an_output_that_must_match_is_told_with_its_automaton_and_each_state():
-    first, _, events = messages_of(bound(regex=r"\d{2}-[01]"))
+@pytest.mark.parametrize("grammar", [RegexGrammar, GuidedExpression])
+def test_an_output_that_must_match_is_told_with_its_automaton_and_each_state(grammar):
+    first, _, events = messages_of(bound(regex=r"\d{2}-[01]"), grammar=grammar)
     assert first["header"]["vocab_size"] == 4096
     told = [event for event in events if "drawn" in event]
-    assert len(told) == 4 and [event["allowed"]["bound"] for event in told] == [
-        [[10, 0]], [[10, 1]], [[1, 2]], [[2, 3]]]
+    assert [event["allowed"]["bound"][0][0] for event in told] == [10, 10, 1, 2]
     assert [event["drawn"]["bound"][0][1] for event in told] == [1, 2, 3, 4], "the state after each token"
     assert told[2]["drawn"]["bound"] == [["-", 3]]
     assert ["structures" in event for event in told] == [True, False, False, False]
@@ -298,31 +301,24 @@ def test_every_sample_is_told_also_accepted_drafts():
             name: len(each) for name, each in event.get("allowed", {}).items()}
 
 
-@pytest.mark.parametrize("structured, text, num_states", [
-    ({"regex": "[ab]{1000}"}, "[ab]{1000}", 1001), ({"regex": "<b>&" + "x" * 500}, None, 505)])
-def test_a_large_automaton_is_not_drawn(structured, text, num_states, config):
-    compiled = LLMEngine(EngineConfig(num_blocks=9)).inputs.grammars.compile(StructuredOutputsParams(**structured))
-    told = Structures().describe(StructuredOutputsParams(**structured), compiled)
+@pytest.mark.parametrize("pattern, num_states", [("[ab]{500}", 501), ("[ab]{1000}", None), ("<b>&" + "x" * 510, None)])
+def test_a_large_automaton_is_not_drawn(pattern, num_states):
+    told = describe(StructuredOutputsParams(regex=pattern))
     assert told["svg"] is None and told["num_states"] == num_states and len(told["text"]) <= MAX_TEXT
-    assert text is None or told["text"] == text
 
 
 @pytest.mark.parametrize("structured, text", [
     ({"json": {"type": "integer"}}, '{"type":"integer"}'), ({"json_object": True}, "any JSON object")])
 def test_a_parser_has_no_automaton(structured, text):
-    pytest.importorskip("llguidance")
-    compiled = LLMEngine(EngineConfig(num_blocks=9)).inputs.grammars.compile(StructuredOutputsParams(**structured))
-    assert Structures().describe(StructuredOutputsParams(**structured), compiled) == {
+    assert describe(StructuredOutputsParams(**structured)) == {
         "kind": next(iter(structured)), "text": text, "num_states": None, "svg": None}
 
 
 def test_a_picture_contains_no_markup_of_the_expression():
     params = StructuredOutputsParams(regex="<script>|<style>\\n")
-    compiled = LLMEngine(EngineConfig(num_blocks=9)).inputs.grammars.compile(params)
-    drawn = Structures()
-    told = drawn.describe(params, compiled)
+    told = describe(params)
     assert "<script" not in told["svg"] and "<style" not in told["svg"] and "&lt;" in told["svg"]
-    assert drawn.describe(params, compiled)["svg"] is told["svg"], "drawn once"
+    assert describe(params)["svg"] is told["svg"], "drawn once"
 
 
 def test_the_keys_are_the_tree_that_the_notebooks_draw(config):

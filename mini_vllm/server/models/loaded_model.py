@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from mini_vllm.models.resolve_name import find_model
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.server.models.chat_templates import ChatTemplate
 from mini_vllm.server.models.schema_check import SchemaCheck
+from mini_vllm.structured.grammar import RegexGrammar
+from mini_vllm.structured.guided import GuidedExpression
 from mini_vllm.trace.recorder import NoTrace
 
 log = logging.getLogger("mini_vllm.server")
@@ -106,6 +108,9 @@ def _make_engine(config: EngineConfig, parts: EngineParts | None, feed: NoTrace,
     if max_bytes is not None and num_bytes > max_bytes:
         raise MemoryLimitError(f"it takes {loaded.num_bytes / 1e6:.0f} MB for weights and {kv_bytes / 1e6:.0f} MB for "
                                f"its KV cache; {max_bytes / 1e6:.0f} MB are left of the server's limit", num_bytes)
+    parts = parts or EngineParts()
+    if parts.grammar is RegexGrammar:  # it may take a tenth of a second and megabytes for each expression
+        parts = replace(parts, grammar=GuidedExpression)
     return engine_of(config, parts, loaded, feed)
 
 

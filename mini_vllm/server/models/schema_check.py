@@ -35,7 +35,7 @@ class SchemaCheck(LimitedProcess):
     async def check(self, params: StructuredOutputsParams | None) -> None:
         """Raise ValueError, which names the field, if it takes too long. All other errors are left to the engine.
 
-        The automaton of expressions and choices has its own limits.
+        Expressions and choices are bounded by their size.
         """
         if params is None or params.kind in ("choice", "regex"):
             return

@@ -53,7 +53,7 @@ function readPicture(text) {
 // Return the sentence about the last token.
 function describe({ structure, draws, state, numDrawn, end }, numTokens) {
   const { text, numAllowed } = draws.at(-1);
-  const place = structure.num_states === null ? "" : ` Now in state ${state}, of ${count(structure.num_states, "state")}.`;
+  const place = state === null ? "" : ` Now in state ${state}, of ${count(structure.num_states, "state")}.`;
   return `Token ${numDrawn}, “${text}”: ${numAllowed.toLocaleString("en")} of ${numTokens.toLocaleString("en")} tokens were allowed.${place}${end ? ` The output has ended (${end}).` : ""}`;
 }
 
