@@ -417,6 +417,18 @@ def test_the_advice_is_one_line_that_fits_the_cause(blas, expected):
     assert all(part in line for part in expected) and "\n" not in line
 
 
+@pytest.mark.parametrize("installed, expected", [
+    (["mlx", "mlx-cpu"], ""), (["mlx", "mlx-cuda-13"], ""),
+    (["mlx", "mlx-cuda-13", "mlx-cpu"], "-y mlx-cpu && pip install --force-reinstall --no-deps mlx-cuda-13"),
+])
+def test_the_doctor_finds_two_packages_with_the_same_files(monkeypatch, hardly_measured, installed, expected):
+    found = [SimpleNamespace(metadata={"Name": name}) for name in installed]
+    monkeypatch.setattr(doctor, "distributions", lambda: found)
+    console = Console(record=True, width=300, file=io.StringIO())
+    doctor.run_doctor(console)
+    assert console.export_text().splitlines()[-1].endswith(expected) and doctor.advice_for_cuda().endswith(expected)
+
+
 def test_a_blas_that_multiplies_wrongly_is_found(monkeypatch, hardly_measured):
     monkeypatch.setattr(doctor, "product_error", lambda: 3.5)
     console = Console(record=True, width=200, file=io.StringIO())

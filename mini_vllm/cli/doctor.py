@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 from rich.console import Console
@@ -52,6 +53,16 @@ def advice(blas: BlasInfo) -> str:
     return ADVICE.get(blas.note, NOTHING_TO_DO)
 
 
+def advice_for_cuda() -> str:
+    """Return what to do if the CPU's MLX was installed with the one for CUDA; empty otherwise."""
+    names = {distribution.metadata["Name"] for distribution in distributions()}
+    cuda = next((name for name in names if name.startswith("mlx-cuda-")), None)
+    if cuda is None or "mlx-cpu" not in names:
+        return ""
+    return (f"for the GPU, since mlx-cpu and {cuda} replace each other's files: pip uninstall -y mlx-cpu && "
+            f"pip install --force-reinstall --no-deps {cuda}")
+
+
 def describe_orders(seconds: float = ORDER_SECONDS) -> str:
     """Measure for ``seconds``, and say whether the order in ``tuning.WEIGHTS_FIRST`` is the faster one here."""
     numbers, parts = (4, 8, 16, 24, 32, 48, 64), ("qkv", "mlp")
@@ -90,12 +101,11 @@ def run_doctor(console: Console, complaint: str | None = None) -> int:
     is_right = error < TOLERANCE
     to_do = advice(blas) if is_right else (f"do not use this BLAS: a product is off by {error:.3g}, the limit is "
                                            f"{TOLERANCE}; set MINI_VLLM_BLAS=none")
-    if to_do_for_kernels:
-        to_do = to_do_for_kernels if to_do == NOTHING_TO_DO else f"{to_do}; {to_do_for_kernels}"
+    to_dos = [to_do if to_do != NOTHING_TO_DO else "", to_do_for_kernels, advice_for_cuda()]
     if complaint is not None:
         rows.insert(0, ("wrong", f"{complaint}\nThe rest of this report describes the machine without that setting."))
-        to_do = "unset MINI_VLLM_BLAS" + (f"; {to_do}" if to_do != NOTHING_TO_DO else "")
-    rows.append(("what to do", to_do))
+        to_dos.insert(0, "unset MINI_VLLM_BLAS")
+    rows.append(("what to do", "; ".join(filter(None, to_dos)) or NOTHING_TO_DO))
     for title, text in rows:
         for line in text.splitlines():  # never wrapped, so that a path or a command can be copied
             console.print(Text.assemble((f"{title:<12}", "bold"), line), soft_wrap=True)
