@@ -225,10 +225,11 @@ def commands(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def printed(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the table that a measurement printed: the lines whose cells are two spaces apart."""
+    """Return the table that a measurement printed: the lines whose cells are two spaces apart. Add the machines."""
     rows = [cells for result in results for line in result["printed"]
             if len(cells := re.split(r"\s{2,}", line.strip())) > 2]
-    return [f"| {' | '.join(row)} |" for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]]]
+    machines = "; ".join(_machine(result) + _but(result["noise"]) for result in results)
+    return [*(f"| {' | '.join(row)} |" for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]]), "", f"({machines})"]
 
 
 TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], list[str]]] = {
