@@ -29,10 +29,10 @@ from mini_vllm.benchmark.routing import Workload
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import load
 from mini_vllm.request import Request
-from mini_vllm.router import CacheAwareRouter
 from mini_vllm.routing.base import Router
 from mini_vllm.routing.simple import FirstBlockRouter, RoundRobinRouter
 from mini_vllm.server.replicas.exchange import Address, Connections
+from mini_vllm.server.replicas.front_router import FrontRouter
 from mini_vllm.server.replicas.serving import make_router
 from mini_vllm.server.settings import ServerSettings
 
@@ -43,7 +43,7 @@ BOUNDS = (3, 6)
 OURS: dict[str, Callable[[EngineConfig], Router]] = {
     "round robin": lambda _: RoundRobinRouter(), "first block": lambda _: FirstBlockRouter(),
     "cache-aware": make_router,
-    **{f"cache-aware, bound {bound}": partial(make_router, router_class=partial(CacheAwareRouter, max_imbalance=bound))
+    **{f"cache-aware, bound {bound}": partial(make_router, router_class=partial(FrontRouter, max_imbalance=bound))
        for bound in BOUNDS}}
 POLICIES = ("round_robin", "cache_aware")
 

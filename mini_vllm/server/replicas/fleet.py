@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from mini_vllm.router import CacheAwareRouter
 from mini_vllm.routing.base import Block, Router
 from mini_vllm.server.errors import ApiError, retry_later
 from mini_vllm.server.replicas.exchange import Address, Connections, ReplicaError
+from mini_vllm.server.replicas.front_router import FrontRouter
 from mini_vllm.server.replicas.routing_log import Decision, RoutingLog
 
 log = logging.getLogger("mini_vllm.server")
@@ -44,7 +44,7 @@ class Fleet:
 
     def __init__(self, addresses: Mapping[str, Address], router: Router | None = None,
                  check_s: float = CHECK_S) -> None:
-        self.router = CacheAwareRouter() if router is None else router
+        self.router = FrontRouter() if router is None else router
         self.replicas = {name: Replica(name, Connections(address)) for name, address in addresses.items()}
         self.check_s = check_s
         #: Requests that were sent to another replica because the first one failed.
@@ -87,6 +87,8 @@ class Fleet:
     def _finished(self, request_id: str, decision: Decision) -> None:
         try:
             if self.router.replica_of(request_id) is not None:  # None if the replica has left meanwhile
+                if isinstance(self.router, FrontRouter) and decision.status == "200":
+                    self.router.answered(request_id)
                 self.router.finished(request_id)
         except Exception as error:  # the client has its answer already
             log.exception("the router failed")

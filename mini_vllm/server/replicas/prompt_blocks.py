@@ -13,6 +13,8 @@ from mini_vllm.routing.base import Block
 
 #: A block of text is about as long as a block of tokens.
 BLOCK_CHARS, BLOCK_TOKENS = 64, 16
+#: The front looks at no more blocks of a prompt: it reads the prompts of all clients in one event loop.
+MAX_BLOCKS = 512
 #: A longer name of a model is cut: the router keeps it with every block.
 MAX_MODEL_CHARS = 200
 #: At most about as much of a prompt is shown.
@@ -29,11 +31,15 @@ def read_fields(body: bytes) -> Mapping[str, Any]:
 
 
 def prompts_of(fields: Mapping[str, Any]) -> list[Any]:
-    """Return the prompts of a request: each a text, a list of token ids, or the messages of a chat as one text."""
+    """Return the prompts of a request: each a text, or a list of token ids; for a chat, the text of its beginning."""
     if "messages" in fields:
         messages = fields["messages"] if isinstance(fields["messages"], list) else []
-        tools = [fields["tools"]] if fields.get("tools") else []
-        return ["".join(json.dumps(part) for part in (*tools, *messages))]
+        text = json.dumps(fields["tools"]) if fields.get("tools") else ""
+        for message in messages:
+            if len(text) >= MAX_BLOCKS * BLOCK_CHARS:
+                break
+            text += json.dumps(message)
+        return [text]
     prompt = fields.get("prompt")
     is_batch = isinstance(prompt, list) and prompt and all(isinstance(each, (str, list)) for each in prompt)
     return prompt if is_batch else [prompt]  # type: ignore[return-value]  # a batch is a list
@@ -46,14 +52,12 @@ def num_texts(fields: Mapping[str, Any]) -> int:
 
 
 def blocks_of(fields: Mapping[str, Any], caller: str | None) -> list[Block]:
-    """Return the blocks of the first prompt. A piece at its end that does not fill a block is left out."""
+    """Return the first blocks of the first prompt. A piece that does not fill a block is left out."""
     prompt = prompts_of(fields)[0]
-    if isinstance(prompt, str):
-        size = BLOCK_CHARS
-    elif isinstance(prompt, list) and all(type(token_id) is int for token_id in prompt):
-        size, prompt = BLOCK_TOKENS, tuple(prompt)
-    else:
-        size, prompt = BLOCK_CHARS, ""
+    size = BLOCK_CHARS if isinstance(prompt, str) else BLOCK_TOKENS
+    prompt = prompt[:MAX_BLOCKS * size] if isinstance(prompt, (str, list)) else ""
+    if isinstance(prompt, list):
+        prompt = tuple(prompt) if all(type(token_id) is int for token_id in prompt) else ""
     owner = str(fields.get("model"))[:MAX_MODEL_CHARS], caller
     return [(owner, prompt[start:start + size]) for start in range(0, len(prompt) - size + 1, size)]
 

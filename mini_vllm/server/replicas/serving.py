@@ -13,11 +13,11 @@ from pathlib import Path
 
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.resolve_name import find_model
-from mini_vllm.router import CacheAwareRouter
 from mini_vllm.routing.base import Router
 from mini_vllm.server.replicas.exchange import Address
 from mini_vllm.server.replicas.fleet import Fleet
 from mini_vllm.server.replicas.front import make_front
+from mini_vllm.server.replicas.front_router import FrontRouter
 from mini_vllm.server.replicas.processes import ReplicaProcess, kept_alive, start_all
 from mini_vllm.server.replicas.production import RouterFleet, RouterProcess, free_ports
 from mini_vllm.server.replicas.prompt_blocks import BLOCK_TOKENS
@@ -30,7 +30,7 @@ MAX_REPLICAS = 64
 
 def serve_replicas(settings: ServerSettings, num_replicas: int, workers: tuple[str, ...], parts_file: Path | None,
                    say_where: Callable[[str], None], router: list[str] | None = None,
-                   router_class: Callable[..., Router] = CacheAwareRouter) -> None:
+                   router_class: Callable[..., Router] = FrontRouter) -> None:
     """Serve through ``num_replicas`` processes and the servers at the URLs in ``workers``, until a signal arrives.
 
     A router of ``router_class`` chooses the replica for each request. With ``router``, the command of a production
@@ -68,7 +68,7 @@ def make_processes(settings: ServerSettings, num_replicas: int, parts_file: Path
             for number, port in enumerate(ports)]
 
 
-def make_router(engine: EngineConfig, router_class: Callable[..., Router] = CacheAwareRouter) -> Router:
+def make_router(engine: EngineConfig, router_class: Callable[..., Router] = FrontRouter) -> Router:
     """Make a router that remembers as much of each replica as its cache holds, if the number of blocks is known."""
     if engine.num_blocks is None:
         return router_class()

@@ -61,7 +61,7 @@ def test_it_tells_which_replica_served_which_request_and_what_was_expected():
         await ask(app, "hi")
         state = await state_of(app)
         num_blocks = len(LONG) // 64
-        assert state["router"] == {"name": "CacheAwareRouter", "error": None}
+        assert state["router"] == {"name": "FrontRouter", "error": None}
         assert state["replicas"] == [
             {"name": "a", "is_up": True, "num_running": 0, "num_answered": 2, "num_blocks": num_blocks},
             {"name": "b", "is_up": True, "num_running": 0, "num_answered": 1, "num_blocks": 0}]

@@ -10,7 +10,8 @@ from mini_vllm.server.conftest import Client
 from mini_vllm.server.replicas.exchange import Address
 from mini_vllm.server.replicas.fleet import Fleet
 from mini_vllm.server.replicas.front import make_front
-from mini_vllm.server.replicas.prompt_blocks import blocks_of, num_texts
+from mini_vllm.server.replicas.front_router import FrontRouter
+from mini_vllm.server.replicas.prompt_blocks import MAX_BLOCKS, blocks_of, num_texts
 from mini_vllm.server.settings import ServerSettings
 
 PATH = "/v1/completions"
@@ -497,6 +498,75 @@ def test_requests_share_blocks_as_far_as_their_texts_agree():
                                     {"messages": 3}, {"messages": []}, {"prompt": {}, "n": "x"}, {"n": -1}])
 def test_wrong_fields_have_blocks_that_can_be_compared(fields):
     assert blocks_of(fields, None) == [] and num_texts(fields) >= 1
+
+
+def test_only_the_beginning_of_a_prompt_is_looked_at(monkeypatch):
+    written = []
+    monkeypatch.setattr("mini_vllm.server.replicas.prompt_blocks.json.dumps", lambda part: written.append(part) or LONG)
+    large = [{"prompt": "x" * 2**21}, {"prompt": list(range(2**18))}, {"messages": [{"content": "x"}] * 1000}]
+    assert [len(blocks_of(fields, None)) for fields in large] == [MAX_BLOCKS] * 3
+    assert len(written) * len(LONG) < MAX_BLOCKS * 64 + len(LONG)
+
+
+# ---- what the router remembers
+
+
+def prompt_of(name, num_blocks):
+    return "".join(f"{name} {number}".ljust(64) for number in range(num_blocks))
+
+
+@pytest.mark.parametrize("status", [b"404 Not Found", b"400 Bad Request", b"429 Too Many Requests"])
+def test_a_prompt_that_a_replica_rejects_is_not_remembered(status):
+    async def main(app, fleet, a):
+        await ask(app, prompt_of("known", 8))
+        before = fleet.router.num_blocks
+
+        async def reject(writer):
+            assert fleet.router.num_cached(blocks_of({"model": "m", "prompt": prompt_of("x", 400)}, None)) == {"a": 64}
+            writer.write(whole({"error": {}}, status))
+
+        a.answer = reject
+        for _ in range(3):
+            assert (await ask(app, prompt_of("x", 400))).status == int(status[:3])
+        assert before == {"a": 8} == fleet.router.num_blocks and fleet.router._asked == {}
+
+    with_workers(main, "a")
+
+
+def test_while_a_prompt_is_computed_requests_that_share_it_follow_it():
+    async def main(app, fleet, a, b):
+        short, longer, other = (blocks_of({"model": "m", "prompt": prompt_of(name, number)}, None)
+                                for name, number in (("x", 9), ("x", 30), ("y", 30)))
+        async with fleet.routed("1", short) as (first, _), fleet.routed("2", longer) as (second, _), fleet.routed(
+                "3", other) as (third, _):
+            assert (first.name, second.name, third.name) == ("a", "a", "b")
+
+    with_workers(main)
+
+
+def test_a_caller_that_sends_much_pushes_out_its_own_prompts_first():
+    router = FrontRouter(["a"], max_blocks=100)
+
+    def send(caller, number, num_blocks):
+        blocks = blocks_of({"model": "m", "prompt": prompt_of(f"{caller} {number}", num_blocks)}, caller)
+        router.route("r", blocks)
+        router.answered("r")
+        router.finished("r")
+        return blocks
+
+    honest = send("anna", 0, 40)
+    for number in range(20):
+        latest = send("bert", number, 50)
+        assert router.num_cached(honest) == {"a": 40} and router.num_blocks["a"] <= 100
+        router.check_integrity()
+    assert router.num_cached(latest) == {"a": 50}
+    for number in range(20):
+        send("bert", number, 90)
+    assert router.num_cached(honest)["a"] == 40, "bert has had more than that all the time"
+    second = send("anna", 1, 60)
+    assert [router.num_cached(each)["a"] for each in (honest, second, latest)] == [0, 50, 50], "half for each"
+    router.remove_replica("a")
+    assert router.num_blocks == {}
 
 
 @pytest.mark.parametrize("url", ["", "10.0.0.5:8000", "ftp://x", "http://", "http://x:99999", "http://x/path",
