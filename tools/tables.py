@@ -123,6 +123,8 @@ def _cell(result: dict[str, Any], workload: str) -> str:
     if BATCHED in gaps:
         peer = f" (mlx-lm: {gaps[PEER]:.0f} times)" if PEER in gaps else ""
         parts.append(f"worst gap between tokens {gaps[BATCHED]:.1f} times the median{peer}")
+    parts += [f"{row['arm']} has other tokens for {row['num_different']} requests" for row in result["results"]
+              if row["workload"] == workload and row["num_different"]]
     return ", ".join(parts) + _but(result["noise_of"][workload])
 
 
@@ -205,9 +207,10 @@ def drafts(results: Sequence[dict[str, Any]]) -> list[str]:
         for cell in result["cells"]:
             ratios = [plain / drafted for plain, drafted in zip(cell["plain_s"], cell["drafted_s"])]
             accepted = f"{cell['num_accepted'] / cell['num_drafted']:.0%}" if cell["num_drafted"] else "no drafts"
+            but = ("" if cell["has_equal_tokens"] else ", other tokens than without drafts") + _but(result["noise"])
             lines.append(f"| {cell['kind']} | {cell['batch_size']} | {cell['num_speculative_tokens']} | "
                          f"{cell['steps_per_token']:.2f} | {accepted} | {cell['ratio']:.2f} ({min(ratios):.2f}–"
-                         f"{max(ratios):.2f}){_but(result['noise'])} | `{result['model']}`, {_machine(result)} |")
+                         f"{max(ratios):.2f}){but} | `{result['model']}`, {_machine(result)} |")
     return lines
 
 
