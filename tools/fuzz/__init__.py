@@ -2,6 +2,7 @@
 
     python tools/fuzz engine --seconds 600 --seed 1    random schedules against each request alone
     python tools/fuzz models --seconds 600             networks of random shapes against mlx-lm
+    python tools/fuzz models --transformers PYTHON     and random configs against transformers 5, in that interpreter
     python tools/fuzz sampler --seconds 600            random draws against numpy
     python tools/fuzz async --seconds 600              random streams, many of them cancelled
     python tools/fuzz speculation --seconds 600        random schedules with drafts
@@ -18,6 +19,7 @@ cases of each fuzzer run in the test suites (``test_fuzz.py``, ``test_fuzz_model
     speculation   work, work_draw            engine_checks, alone
     async_engine  callers                    caller_checks
     models        model_cases                oracle (mlx-lm)
+                  config_cases               with_transformers, transformers_worker
     sampler                                  sampler_reference
     structured                               re, jsonschema
     shared        draws, networks, faults    expect

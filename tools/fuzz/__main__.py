@@ -11,12 +11,15 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 #: Name → module. (A module cannot be called ``async``, which is a keyword.)
 FUZZERS = {"engine": "engine", "models": "models", "sampler": "sampler", "async": "async_engine",
            "speculation": "speculation", "structured": "structured"}
 DEFAULT_SECONDS = 60.0
+#: Counts whose name begins so are listed at the end, one per line.
+REFUSED = "refused: "
 FAILED, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
 
 RunCase = Callable[[int, int], "dict[str, int]"]
@@ -29,13 +32,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"fuzz: {error}", file=sys.stderr)
         return BAD_ARGUMENTS
-    return fuzz(arguments.name, run_case, arguments.seed, cases, seconds)
+    peer = f" --transformers {arguments.transformers}" if arguments.transformers else ""
+    return fuzz(arguments.name + peer, run_case, arguments.seed, cases, seconds)
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python tools/fuzz", description=importlib.import_module("fuzz").__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help=", ".join(FUZZERS))
+    parser.add_argument("--transformers", metavar="PYTHON", help="models: also compare random configs with "
+                        "transformers 5, in this interpreter, which must have torch")
     parser.add_argument("--seed", type=int, default=0, help="another seed draws other cases (default: 0)")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=float, help=f"begin no case after this time (default: {DEFAULT_SECONDS:g})")
@@ -55,6 +61,11 @@ def _plan(arguments: argparse.Namespace) -> tuple[RunCase, range | itertools.cou
     if arguments.seconds is not None and not 0 < arguments.seconds < math.inf:
         raise ValueError(f"--seconds is {arguments.seconds:g}, must be more than 0 and finite")
     run_case = importlib.import_module(f"fuzz.{FUZZERS[arguments.name]}").run_case
+    if arguments.transformers is not None:
+        if arguments.name != "models":
+            raise ValueError(f"--transformers is for models, not for {arguments.name}")
+        from fuzz import with_transformers
+        run_case = partial(with_transformers.run_both, with_transformers.Transformers(arguments.transformers))
     if arguments.case is not None:
         return run_case, range(arguments.case, arguments.case + 1), math.inf
     if arguments.cases is not None:
@@ -92,6 +103,9 @@ def fuzz(name: str, run_case: RunCase, seed: int, cases: range | itertools.count
     print(f"{name}, seed {seed}: {num_cases} {'case' if num_cases == 1 else 'cases'} in "
           f"{clock() - start:.1f} s{' until Ctrl-C' if status == INTERRUPTED else ''}, "
           f"{'1 failure' if status == FAILED else 'no failure'}; {_list(tried)}")
+    for what, count in sorted(tried.items()):
+        if what.startswith(REFUSED):
+            print(f"{count:6,} × {what}")
     return status
 
 
@@ -104,7 +118,8 @@ def _failure(error: Exception) -> str:
 
 
 def _list(tried: Counter[str]) -> str:
-    return ", ".join(f"{count:,} {what}" for what, count in tried.items()) or "nothing was tried"
+    counts = ((what, count) for what, count in tried.items() if not what.startswith(REFUSED))
+    return ", ".join(f"{count:,} {what}" for what, count in counts) or "nothing was tried"
 
 
 if __name__ == "__main__":
