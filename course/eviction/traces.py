@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from course.eviction.arena import Block, Chain, Trace
 
 #: An endless sequence of requests; a trace contains the first of them.
 Story = Iterator[Chain]
-
-RANDOM_TRACE_LEN = 250
 
 
 class _Blocks:
@@ -109,47 +107,48 @@ def mixed(rng: random.Random, stories: list[Story], weights: list[float]) -> Sto
 # ---------------------------------------------------------------------------------------------- the traces
 
 
-def fixed_traces() -> list[Trace]:
-    """Return the five traces that never change."""
-    return [_chats(), _few_shot(), _scan(), _agents(), _mixture()]
+#: The size of the cache, the story, and the number of requests.
+Kind = Callable[[random.Random, _Blocks], tuple[int, Story, int]]
 
 
-def _chats() -> Trace:
-    rng, new = random.Random(1), _Blocks()
-    return _trace("chats", 200, chats(rng, new, num_open=10, once=0.6), 300)
-
-
-def _few_shot() -> Trace:
-    rng, new = random.Random(2), _Blocks()
-    return _trace("few-shot", 150, few_shot(rng, new, num_prompts=40), 400)
-
-
-def _scan() -> Trace:
-    rng, new = random.Random(3), _Blocks()
-    return _trace("scan", 200, in_turn(rng, chats(rng, new, num_open=5, once=0.2), 24, documents(rng, new), 6), 300)
-
-
-def _agents() -> Trace:
-    rng, new = random.Random(4), _Blocks()
-    return _trace("agents", 150, agents(rng, new, num_agents=6), 300)
-
-
-def _mixture() -> Trace:
-    rng, new = random.Random(5), _Blocks()
+def _mixture(rng: random.Random, new: _Blocks) -> tuple[int, Story, int]:
     stories = [chats(rng, new, num_open=4, once=0.5), few_shot(rng, new, num_prompts=20), documents(rng, new),
                agents(rng, new, num_agents=2)]
-    return _trace("mixture", 150, mixed(rng, stories, [4, 3, 1, 2]), 300)
+    return 150, mixed(rng, stories, [4, 3, 1, 2]), 300
 
 
-def random_trace(seed: int) -> Trace:
-    """Make a mixture from the seed: how often each story occurs, how many run at a time, and how large the cache is."""
-    rng, new = random.Random(f"lab 3.5, trace {seed}"), _Blocks()
+def _random(rng: random.Random, new: _Blocks) -> tuple[int, Story, int]:
+    """Draw how often each story occurs, how many run at a time, and how large the cache is."""
     stories = [chats(rng, new, rng.randint(3, 8), rng.uniform(0.2, 0.7)), few_shot(rng, new, rng.randint(10, 40)),
                agents(rng, new, rng.randint(1, 4))]
     usual = mixed(rng, stories, [rng.uniform(0.5, 3), rng.uniform(0.5, 3), rng.uniform(0.2, 2)])
     story = in_turn(rng, usual, rng.randint(10, 40), documents(rng, new), rng.randint(2, 6))
-    return _trace(f"random {seed}", rng.randint(120, 240), story, RANDOM_TRACE_LEN)
+    return rng.randint(120, 240), story, 250
 
 
-def _trace(name: str, num_blocks: int, story: Story, num_requests: int) -> Trace:
-    return Trace(name, num_blocks, list(itertools.islice(story, num_requests)))
+KINDS: dict[str, Kind] = {
+    "chats": lambda rng, new: (200, chats(rng, new, num_open=10, once=0.6), 300),
+    "few-shot": lambda rng, new: (150, few_shot(rng, new, num_prompts=40), 400),
+    "scan": lambda rng, new: (
+        200, in_turn(rng, chats(rng, new, num_open=5, once=0.2), 24, documents(rng, new), 6), 300),
+    "agents": lambda rng, new: (150, agents(rng, new, num_agents=6), 300),
+    "mixture": _mixture,
+    "random": _random,
+}
+FIXED = [name for name in KINDS if name != "random"]
+
+
+def make_trace(name: str, seed: int | None = None) -> Trace:
+    """Make the trace ``scan`` or ``random 3``; with a seed, another one of its kind."""
+    kind, _, number = name.partition(" ")
+    source: int | str = f"lab 3.5, trace {number}" if number else 1 + FIXED.index(kind)
+    if seed is not None:
+        source, name = f"lab 3.5, {name}, {seed}", f"{name} of seed {seed}"
+    rng = random.Random(source)
+    num_blocks, story, num_requests = KINDS[kind](rng, _Blocks())
+    return Trace(name, num_blocks, tuple(itertools.islice(story, num_requests)))
+
+
+def fixed_traces() -> list[Trace]:
+    """Return the five traces that never change."""
+    return [make_trace(name) for name in FIXED]

@@ -14,19 +14,8 @@ from course.goodput import arena, record
 from course.goodput.arena import Arrival, IllegalPlan, Limits, Trace, num_attended, num_good, play, serve
 from course.goodput.bound import most_good, window
 from course.goodput.engine import EngineScheduler
-from course.goodput.score import (
-    ScoreLine,
-    StaticBatches,
-    landmarks,
-    main,
-    naive,
-    reference,
-    score,
-    table,
-    total,
-    traces_of_score,
-)
-from course.goodput.traces import fixed_traces, random_trace, recorded
+from course.goodput.score import CONTEST, StaticBatches, score, table, total
+from course.goodput.traces import make_trace, recorded
 from course.lab.bare_starter import bare_starter
 from course.lab.lab import discover, find_lab
 from course.lab.load_module import load_file
@@ -240,11 +229,33 @@ def test_the_engine_makes_its_own_plans():
 
 
 def test_traces_are_the_same_every_time_and_of_the_promised_size():
-    for each, other in zip(traces_of_score(), traces_of_score()):
-        assert each == other and len(each.arrivals) == 100, each.name
-    assert random_trace(1).arrivals != random_trace(2).arrivals
-    for each, other in zip(fixed_traces(), fixed_traces(7)):
-        assert each.name == other.name and each.limits == other.limits and each.arrivals != other.arrivals
+    for name in CONTEST.names:
+        for seed in (None, 7):
+            trace = make_trace(name, seed)
+            assert trace == make_trace(name, seed) and len(trace.arrivals) == 100, name
+        assert trace.arrivals != make_trace(name, 8).arrivals and trace.arrivals != make_trace(name).arrivals
+        assert trace.name == f"{name} of seed 7" and make_trace(name).name == name
+        assert trace.limits == make_trace(name).limits or name.startswith("random")
+    with pytest.raises(ValueError, match="no trace 'nobody'"):
+        make_trace("nobody")
+
+
+@pytest.mark.parametrize("name", ["chats", "mixed"])
+def test_what_is_published_of_a_recording_tells_nothing_of_the_outputs_of_unseen_traces(name):
+    """Guess the output of an unseen request from the published ones with the same prompt, or the same max_tokens."""
+    published = make_trace(name).arrivals
+    loads = []
+    for seed in range(5):
+        unseen = make_trace(name, seed).arrivals
+        for field in ("num_prompt_tokens", "max_tokens"):
+            known = {getattr(each, field): each.num_output_tokens for each in published}
+            num_right = sum(known.get(getattr(each, field)) == each.num_output_tokens < each.max_tokens
+                            for each in unseen)
+            assert num_right <= 10, f"{num_right} of 100 output lengths follow from {field}"
+        assert not {each.arrival_us for each in unseen[:-1]} & {each.arrival_us for each in published[20:-1]}
+        loads.append(sum(each.num_prompt_tokens + each.num_output_tokens for each in unseen))
+    load = sum(each.num_prompt_tokens + each.num_output_tokens for each in published)
+    assert 0.9 * load < min(loads) and max(loads) < 1.1 * load, "about the same load"
 
 
 def test_recordings_are_of_the_engine_and_as_long_as_the_traces():
@@ -363,7 +374,7 @@ def test_the_bound_adds_up_misses_of_disjoint_intervals():
 
 def test_a_request_is_charged_no_more_than_the_steps_that_it_is_in():
     """Play traces, and compare the charges of each request with those of all steps of the run."""
-    for trace in (*fixed_traces()[:2], random_trace(3)):
+    for trace in map(make_trace, ("chats", "mixed", "random 3")):
         steps = list(play(trace, EngineScheduler))
         for is_per_token in (False, True):
             charged = sum(window(each, trace.limits, is_per_token).all_us for each in trace.arrivals)
@@ -381,27 +392,14 @@ def scored():
 
 def test_nobody_is_above_the_bound():
     for line in scored():
-        assert line.naive < line.reference < line.yours <= line.bound <= 1.0, line.trace
-
-
-def test_the_total_is_the_part_of_the_way():
-    lines = [ScoreLine("a", 0.5, naive=0.2, reference=0.3, bound=0.8), ScoreLine("b", 0.1, 0.2, 0.3, 0.4),
-             ScoreLine("c", 0.4, 0.4, 0.4, 0.4)]
-    assert total(lines[:1]) == pytest.approx(50.0)
-    assert total(lines[1:2]) == pytest.approx(-50.0)
-    assert total(lines[2:]) == 100.0, "if naive and bound are equal, the gap counts as closed"
-    assert total(lines) == pytest.approx(100 / 3)
-    assert landmarks(lines[:2]) == {"naive": 0.0, "reference": pytest.approx(100 / 3), "bound": 100.0}
-    with pytest.raises(ValueError, match="'a' has no goodput of a policy"):
-        total([ScoreLine("a", None, 0.2, 0.3, 0.8)])
+        assert line.naive < line.reference < line.yours <= line.bound <= 100, line.trace.name
 
 
 def test_the_score_has_a_line_for_every_trace_and_the_page_shows_it():
     lines = scored()
-    assert [line.trace for line in lines] == ["chats", "mixed", "bursts", "documents", "deadlines", "overload", *(
+    assert [line.trace.name for line in lines] == ["chats", "mixed", "bursts", "documents", "deadlines", "overload", *(
         f"random {i}" for i in range(4))]
-    assert landmarks(lines)["reference"] + 40 < total(lines) < 100
-    assert f"{total(lines):.1f}" in table(lines).splitlines()[-1]
+    assert CONTEST.landmarks(lines)["reference"] + 40 < total(lines) < 100
     readme = LAB.readme.read_text(encoding="utf-8")
     assert table(lines) in readme, f"the table on the lab's page is out of date:\n{table(lines)}"
 
@@ -416,34 +414,9 @@ def test_the_page_shows_the_timelines(capsys):
     assert len(rows) > 30 and all(row.rstrip() in shown for row in rows), "the pictures on the page are out of date"
 
 
-def test_another_seed_brings_other_random_traces(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["goodput", "--seed", "2"])
-    monkeypatch.setattr("course.goodput.score.fixed_traces", lambda: [])
-    main()
-    rows = capsys.readouterr().out.splitlines()
-    assert [row.split("  ")[0] for row in rows[1:5]] == [f"random {i}" for i in range(8, 12)]
-    assert rows[-1].split() == ["total", "0.0", rows[-1].split()[2], "100.0", "–"]
-
-
-def test_a_terminal_is_told_that_it_takes_a_while(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["goodput", str(LAB.solution)])
-    monkeypatch.setattr("course.goodput.score.score", lambda policy_class, seed: [])
-    monkeypatch.setattr("course.goodput.score.table", lambda lines: "table")
-    main()
-    assert capsys.readouterr() == ("table\n", "")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    main()
-    assert capsys.readouterr() == ("table\n", f"Scoring {LAB.solution} …\n")
-
-
 def test_the_bare_starter_says_when_each_token_is_due():
     text = " ".join(bare_starter(LAB).split())
     assert "The first one is due ``max_first_token_us`` after the arrival. The one after k output tokens is due" in text
-
-
-def test_naive_and_reference_are_played_once_per_trace():
-    trace = random_trace(0)
-    assert (naive(trace), reference(trace)) == (num_good(trace, StaticBatches), num_good(trace, EngineScheduler))
 
 
 # ---- the lab's tests
@@ -467,42 +440,15 @@ def knows_by_heart(published):
 
 
 def test_a_policy_that_knows_the_published_traces_by_heart_passes_no_step_and_keeps_no_score(monkeypatch):
-    tests = load_file(LAB.tests)
-    published, kept = tests.trace("bursts"), []
+    tests, published, kept = load_file(LAB.tests), make_trace("bursts"), []
     heart = knows_by_heart(published)
     honest = SimpleNamespace(SchedulingPolicy=load_file(LAB.solution).SchedulingPolicy)
-    monkeypatch.setattr(tests, "UNSEEN", ("bursts",))
-    monkeypatch.setattr(tests, "traces_of_score", lambda: [published])
-    for check in (lambda lab: tests.check_way(lab, ["bursts"], 0.5, "Half"),
+    for name, value in (("_played", {}), ("unseen_seeds", [1000]), ("names", ["bursts"])):
+        monkeypatch.setattr(tests.CONTEST, name, value, raising=False)
+    for check in (tests.test_task_3_bursts_half_of_the_way,
                   lambda lab: tests.test_task_3_traces_that_no_file_has_seen(lab, kept.append)):
-        with pytest.raises(AssertionError, match="tuned to the known traces does not count"):
+        with pytest.raises(AssertionError, match="tuned to the published traces does not count"):
             check(heart)
-        assert tests.good_on(heart, published) == tests.good_on(honest, published) and kept == []
+        assert tests.CONTEST.played(heart, "bursts") == tests.CONTEST.played(honest, "bursts") and kept == []
         check(honest)
     assert len(kept) == 1
-
-
-@pytest.mark.parametrize("error", [None, ZeroDivisionError])
-def test_a_module_plays_a_trace_once_even_with_a_new_class_each_time_or_an_error(error):
-    plays = []
-
-    class Policy(StaticBatches):
-        def __init__(self, limits):
-            plays.append(limits)
-            if error:
-                raise error
-            super().__init__(limits)
-
-    class Module:
-        @property
-        def SchedulingPolicy(self):
-            return type("SchedulingPolicy", (Policy,), {})
-
-    tests, lab, each = load_file(LAB.tests), Module(), Trace("t", LIMITS, (SHORT,))
-    for _ in range(2):
-        if error:
-            with pytest.raises(error):
-                tests.good_on(lab, each)
-        else:
-            assert tests.good_on(lab, each) == num_good(each, StaticBatches)
-    assert len(plays) == 1

@@ -7,6 +7,8 @@ position 256, takes 5.6, 15.0 or 45.2 ms. A prompt token after 1000 others costs
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -47,16 +49,35 @@ def recorded(name: str, num_requests: int = NUM_REQUESTS) -> list[tuple[int, int
     return [(row[0], row[1], row[2], row[3]) for row in rows[:num_requests]]
 
 
+def _like_recorded(rows: list[tuple[int, int, int, int]], rng: random.Random) -> list[tuple[int, int, int, int]]:
+    """Return as many requests that resemble these: other times and other lengths, but about the same load.
+
+    The times between arrivals, the prompts and the outputs are shuffled separately, and lengths change by up to a
+    quarter. An output has the length, relative to its ``max_tokens``, of one with the same ``max_tokens``, or of any if
+    there are many different ones.
+    """
+    gaps_us = [row[0] - before[0] for before, row in zip([(0,), *rows], rows)]
+    prompts, outputs = [row[1] for row in rows], [row[2:] for row in rows]
+    for values in (gaps_us, prompts, outputs):
+        rng.shuffle(values)
+    shares = [num_output / most for num_output, most in outputs]
+    if len({most for _, most in outputs}) > 10:
+        rng.shuffle(shares)
+    made = []
+    for arrival_us, num_prompt, (_, most), share in zip(itertools.accumulate(gaps_us), prompts, outputs, shares):
+        num_output = most if share == 1 else min(round(share * most * rng.uniform(0.8, 1.25)), most)
+        made.append((arrival_us, round(num_prompt * rng.uniform(0.8, 1.25)), max(num_output, 1), most))
+    return made
+
+
 def _from_recording(name: str, speed: float, seed: int | None) -> Trace:
-    """Make a trace of a recording, ``speed`` times as fast. With a seed, its requests exchange lengths and levels."""
-    rows = recorded(name)
+    """Make a trace of a recording, ``speed`` times as fast; with a seed, of requests like those of the recording."""
     rng = random.Random(f"lab 4.4, {name}, {seed}")
-    lengths = [row[1:] for row in rows]
-    if seed is not None:
-        rng.shuffle(lengths)
+    rows = recorded(name) if seed is None else _like_recorded(recorded(name), rng)
     return Trace(name, LIMITS, tuple(
-        Arrival(round(arrival_us / speed), *length, *rng.choices((TIGHT, USUAL, LOOSE), (3, 5, 2))[0])
-        for (arrival_us, *_), length in zip(rows, lengths)))
+        Arrival(round(arrival_us / speed), num_prompt, num_output, most,
+                *rng.choices((TIGHT, USUAL, LOOSE), (3, 5, 2))[0])
+        for arrival_us, num_prompt, num_output, most in rows))
 
 
 # ---------------------------------------------------------------------------------------------- generated
@@ -101,19 +122,32 @@ def generated(name: str, seed: int | None, draw: Draw, rate: float, burst: float
 
 # ---------------------------------------------------------------------------------------------- the traces
 
-
-def fixed_traces(seed: int | None = None) -> list[Trace]:
-    """Return the six traces that never change. With a seed, return six others of the same kinds and names."""
-    return [_from_recording("chats", 2.5, seed), _from_recording("mixed", 1.0, seed),
-            generated("bursts", seed, chat, rate=10.0, burst=5.0),
-            generated("documents", seed, mixed([chat, document], [5, 1]), rate=4.5),
-            generated("deadlines", seed, anything, rate=5.0),
-            generated("overload", seed, anything, rate=8.0)]
+FIXED = ("chats", "mixed", "bursts", "documents", "deadlines", "overload")
 
 
-def random_trace(seed: int) -> Trace:
-    """Generate a mixture from the seed: which requests there are, how often and how evenly they come, and the pool."""
-    rng = random.Random(f"lab 4.4, trace {seed}")
+def make_trace(name: str, seed: int | None = None) -> Trace:
+    """Make the trace ``bursts`` or ``random 3``; with a seed, another one of its kind."""
+    match name.split():
+        case ["chats" | "mixed"]:
+            trace = _from_recording(name, 2.5 if name == "chats" else 1.0, seed)
+        case ["bursts"]:
+            trace = generated(name, seed, chat, rate=10.0, burst=5.0)
+        case ["documents"]:
+            trace = generated(name, seed, mixed([chat, document], [5, 1]), rate=4.5)
+        case ["deadlines"]:
+            trace = generated(name, seed, anything, rate=5.0)
+        case ["overload"]:
+            trace = generated(name, seed, anything, rate=8.0)
+        case ["random", number]:
+            trace = _random_trace(name, int(number), seed)
+        case _:
+            raise ValueError(f"there is no trace {name!r}")
+    return trace if seed is None else dataclasses.replace(trace, name=f"{name} of seed {seed}")
+
+
+def _random_trace(name: str, number: int, seed: int | None) -> Trace:
+    """Draw which requests there are, how often and how evenly they come, and the pool."""
+    rng = random.Random(f"lab 4.4, trace {number}" if seed is None else f"lab 4.4, trace {number}, {seed}")
     draw = mixed([chat, document, anything], [rng.uniform(1, 4), rng.uniform(0, 0.6), rng.uniform(1, 3)])
-    return generated(f"random {seed}", seed, draw, rng.uniform(4.5, 8.0), rng.choice((1.0, 3.0, 6.0)),
+    return generated(name, number if seed is None else seed, draw, rng.uniform(4.5, 8.0), rng.choice((1.0, 3.0, 6.0)),
                      LIMITS._replace(num_blocks=rng.randint(130, 250)))

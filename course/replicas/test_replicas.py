@@ -1,15 +1,11 @@
 """The simulated fleet: every request is served, wrong routers are told so, and no router beats the bound."""
 
-import io
-import math
-from contextlib import redirect_stdout
-
 import pytest
 
-from course.replicas import score as scores
+from course.lab.lab import discover, find_lab
 from course.replicas.arena import BLOCK_SIZE, Arrival, BadRouter, Outage, Trace, answer, play, serve
-from course.replicas.score import bound_s, landmarks, line_of, naive, reference, round_robin, score, table, total, way
-from course.replicas.traces import KINDS, fixed_traces, trace_like
+from course.replicas.score import CONTEST, bound_s, round_robin, score, table, total
+from course.replicas.traces import KINDS, fixed_traces, make_trace
 from mini_vllm.router import CacheAwareRouter
 from mini_vllm.routing.simple import FirstBlockRouter, RoundRobinRouter
 
@@ -139,7 +135,7 @@ def test_requests_of_an_outage_may_find_what_arrived_before_it():
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_router_beats_the_bound(kind):
     for seed in range(2):
-        trace = trace_like(kind, seed)
+        trace = make_trace(kind, seed)
         for router in (round_robin, first_block, CacheAwareRouter):
             assert serve(trace, router).first_token_s > bound_s(trace)
 
@@ -147,31 +143,19 @@ def test_no_router_beats_the_bound(kind):
 def test_the_traces_are_the_same_every_time_and_the_seeds_differ():
     assert [trace.name for trace in fixed_traces()] == list(KINDS)
     for kind, trace in zip(KINDS, fixed_traces()):
-        assert trace_like(kind, 5) == trace_like(kind, 5) != trace_like(kind, 6) != trace
+        assert make_trace(kind, 5) == make_trace(kind, 5) and make_trace(kind, 5).name == f"{kind} of seed 5"
+        assert make_trace(kind, 5).arrivals != make_trace(kind, 6).arrivals != trace.arrivals
         assert list(trace.arrivals) == sorted(trace.arrivals, key=lambda arrival: arrival.at_s)
 
 
 def test_the_total_is_a_way_from_round_robin_to_the_bound():
     lines = score(round_robin)
-    assert total(lines) == 0.0 and landmarks(lines)["naive"] == 0.0
-    assert total(score(CacheAwareRouter)) == landmarks(lines)["reference"] > 75
-    perfect = lines[0].naive._replace(first_token_s=lines[0].bound_s)
-    assert way(lines[0], perfect) == 1.0
-    with pytest.raises(ValueError, match="the line of 'prefixes' has no result of a router"):
-        total(score(None))
+    assert total(lines) == 0.0 and CONTEST.landmarks(lines)["naive"] == 0.0
+    assert total(score(CacheAwareRouter)) == CONTEST.landmarks(lines)["reference"] > 75
+    perfect = lines[0].naive._replace(first_token_s=lines[0].bound)
+    assert CONTEST.way(lines[0], perfect) == 1.0
 
 
-def test_the_table_of_the_page_is_that_of_the_command(monkeypatch):
-    page = (scores.Path(__file__).parents[2] / "phase-06-further/labs/lab-03-router/README.md").read_text()
-    assert table(score(None)) in page
-    monkeypatch.setattr("sys.argv", ["score"])
-    with redirect_stdout(io.StringIO()) as printed:
-        scores.main()
-    assert printed.getvalue().strip() in page
-
-
-def test_a_line_has_the_results_of_both():
-    trace = fixed_traces()[0]
-    line = line_of(trace, None)
-    assert (line.naive, line.reference, line.bound_s) == (naive(trace), reference(trace), bound_s(trace))
-    assert line.yours is None and not math.isnan(line.bound_s)
+def test_the_table_of_the_page_is_that_of_the_command():
+    readme = find_lab("6.3", discover()).readme.read_text(encoding="utf-8")
+    assert table(score(None)) in readme, f"the table on the lab's page is out of date:\n{table(score(None))}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,17 +11,6 @@ from course.replicas.arena import Arrival, Outage, Trace, answer
 from mini_vllm.simulation import VOCAB_SIZE
 
 SEED = 63
-
-
-@functools.cache
-def fixed_traces() -> tuple[Trace, ...]:
-    """Return the traces of the score that are the same for everyone."""
-    return tuple(make(np.random.default_rng((SEED, number))) for number, make in enumerate(KINDS.values()))
-
-
-def trace_like(kind: str, seed: int) -> Trace:
-    """Return another trace of a kind: other prefixes, other times."""
-    return KINDS[kind](np.random.default_rng((SEED + 1, list(KINDS).index(kind), seed)))
 
 
 def _tokens(rng: np.random.Generator, num_tokens: int) -> tuple[int, ...]:
@@ -84,3 +73,17 @@ def outage(rng: np.random.Generator) -> Trace:
 
 
 KINDS = {"prefixes": prefixes, "popular": popular, "chats": chats, "documents": documents, "outage": outage}
+
+
+def make_trace(kind: str, seed: int | None = None) -> Trace:
+    """Make the trace of the score of this kind, or with a seed another one: other prefixes, other times."""
+    number = list(KINDS).index(kind)
+    if seed is None:
+        return KINDS[kind](np.random.default_rng((SEED, number)))
+    trace = KINDS[kind](np.random.default_rng((SEED + 1, number, seed)))
+    return dataclasses.replace(trace, name=f"{kind} of seed {seed}")
+
+
+def fixed_traces() -> tuple[Trace, ...]:
+    """Return the traces of the score."""
+    return tuple(map(make_trace, KINDS))

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from course.goodput.score import StaticBatches
-from course.goodput.traces import fixed_traces, random_trace
+from course.goodput.traces import FIXED, make_trace
 from course.goodput_arena import Outcome, PolicyClass, Step, Trace, play, serve
 from course.lab.load_module import load_file
 
@@ -74,12 +74,11 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", nargs="?", type=Path, default=Path(__file__).with_name("starter.py"))
-    traces = {trace.name: trace for trace in (*fixed_traces(), random_trace(0))}
-    parser.add_argument("--trace", choices=list(traces), default="deadlines")
+    parser.add_argument("--trace", choices=[*FIXED, "random 0"], default="deadlines")
     parser.add_argument("--first", type=int, default=20, help="the first request to show (default: 20)")
     parser.add_argument("--seconds", type=float, default=8.0, help="how many seconds to show (default: 8)")
     arguments = parser.parse_args(argv)
-    trace = traces[arguments.trace]
+    trace = make_trace(arguments.trace)
     if not 0 <= arguments.first < len(trace.arrivals):
         parser.error(f"--first is {arguments.first}, must be from 0 to {len(trace.arrivals) - 1}")
     if not 0.1 <= arguments.seconds <= 1000:

@@ -21,7 +21,7 @@ from rich.text import Text
 from course.lab.load_module import load_file
 from course.replicas.arena import BLOCK_SIZE, MakeRouter, Served, Trace, play
 from course.replicas.score import round_robin
-from course.replicas.traces import KINDS, fixed_traces
+from course.replicas.traces import KINDS, make_trace
 
 NUM_ROWS = 12
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("file", nargs="?", type=Path, default=Path(__file__).with_name("starter.py"))
     parser.add_argument("--trace", choices=list(KINDS), default="prefixes")
     arguments = parser.parse_args(argv)
-    trace = fixed_traces()[list(KINDS).index(arguments.trace)]
+    trace = make_trace(arguments.trace)
     routers: dict[str, MakeRouter] = {"round robin": round_robin,
                                       "your router": load_file(arguments.file).CacheAwareRouter}
     played = {name: play(trace, make_router) for name, make_router in routers.items()}

@@ -1,15 +1,12 @@
 """Lab 6.3, a router that knows prefixes. Tasks 1 to 3 have exact results; the steps of Task 4 have targets."""
 
-import functools
 import random
 
 import pytest
 
 from course.expecting import must_answer, must_raise
-from course.gauges import cheapest, num_objects, salt
-from course.replicas.arena import BadRouter, serve
-from course.replicas.score import line_of, total, way
-from course.replicas.traces import KINDS, fixed_traces, trace_like
+from course.gauges import cheapest, num_objects
+from course.replicas.score import CONTEST
 
 LAW, ART = ["helpful", "law", "tort"], ["helpful", "art"]
 
@@ -951,120 +948,60 @@ def test_task_4_the_same_calls_give_the_same_answers(lab):
 # ---- Task 4: a simulated fleet
 
 
-#: The seed of the unseen traces. In the grader no file can know it, and every run has another one.
-SEED = 1000 + int(salt() or "0", 16) % 10**9
-#: The most by which a router may be worse on unseen traces, as a part of the gap from round robin to the bound.
-MARGIN = 0.3
-
-
-@functools.cache
-def trace(kind, seed=None):
-    """Return the published trace of a kind, or with a seed another one."""
-    return fixed_traces()[list(KINDS).index(kind)] if seed is None else trace_like(kind, seed)
-
-
-_SERVED = {}
-
-
-def line(lab, kind, seed=None):
-    """Serve a trace and return its line. A module serves each trace only once, also if an error ends it: it could
-    remember what came."""
-    key = id(lab), kind, seed
-    if key not in _SERVED:  # the value contains the module, so that its id stays its
-        try:
-            _SERVED[key] = lab, line_of(trace(kind, seed), serve(trace(kind, seed), lab.CacheAwareRouter))
-        except (Exception, pytest.fail.Exception) as error:
-            _SERVED[key] = lab, error
-    result = _SERVED[key][1]
-    if isinstance(result, BadRouter):
-        pytest.fail(str(result), pytrace=False)
-    if isinstance(result, BaseException):
-        raise result
-    return result
-
-
-def way_of(lab, kind, seed=None):
-    """Return the part of the gap from round robin to the bound that the router closes on a trace."""
-    of_kind = line(lab, kind, seed)
-    return way(of_kind, of_kind.yours)
-
-
-def check_way(lab, kind, part):
-    """Check the published trace, and the mean of two unseen ones, where ``part - MARGIN`` is enough."""
-    got, of_kind = way_of(lab, kind), line(lab, kind)
-    assert got >= part, (
-        f"trace {kind!r}: the router closes {got:.3f} of the gap between round robin "
-        f"({1000 * of_kind.naive.first_token_s:.0f} ms to the first token) and the bound "
-        f"({1000 * of_kind.bound_s:.0f} ms), this step needs {part:g}. "
-        "`course board 6.3` shows all traces")
-    unseen = [way_of(lab, kind, SEED + number) for number in range(2)]
-    assert sum(unseen) / 2 >= part - MARGIN, (
-        f"trace {kind!r}: the router closes {got:.3f} of the gap, but on two other traces of the same kind only "
-        f"{sum(unseen) / 2:.3f}, this step needs {part - MARGIN:.2f} there: decide by what is cached and in flight, "
-        "not by "
-        "what you know about the published trace")
-
-
 @pytest.mark.points(2)
 @pytest.mark.step
 def test_task_4_prefixes_half_of_the_way(lab):
-    check_way(lab, "prefixes", 0.5)
+    CONTEST.check_step(lab, ["prefixes"], 0.5, "Half of the gap")
 
 
 @pytest.mark.points(2)
 @pytest.mark.step
 def test_task_4_popular_half_of_the_way(lab):
-    check_way(lab, "popular", 0.5)
+    CONTEST.check_step(lab, ["popular"], 0.5, "Half of the gap")
 
 
 @pytest.mark.points(2)
 @pytest.mark.step
 def test_task_4_chats_half_of_the_way(lab):
-    check_way(lab, "chats", 0.5)
+    CONTEST.check_step(lab, ["chats"], 0.5, "Half of the gap")
 
 
 @pytest.mark.points(2)
 @pytest.mark.step
 def test_task_4_documents_half_of_the_way(lab):
-    check_way(lab, "documents", 0.5)
+    CONTEST.check_step(lab, ["documents"], 0.5, "Half of the gap")
 
 
 @pytest.mark.points(2)
 @pytest.mark.step
 def test_task_4_outage_half_of_the_way(lab):
-    check_way(lab, "outage", 0.5)
+    CONTEST.check_step(lab, ["outage"], 0.5, "Half of the gap")
 
 
 @pytest.mark.points(2)
 @pytest.mark.step
 def test_task_4_popular_three_quarters_of_the_way(lab):
-    check_way(lab, "popular", 0.75)
+    CONTEST.check_step(lab, ["popular"], 0.75, "Three quarters of the gap")
 
 
 @pytest.mark.points(2)
 @pytest.mark.step
 def test_task_4_chats_three_quarters_of_the_way(lab):
-    check_way(lab, "chats", 0.75)
+    CONTEST.check_step(lab, ["chats"], 0.75, "Three quarters of the gap")
 
 
 @pytest.mark.points(2)
 @pytest.mark.step
 def test_task_4_documents_three_quarters_of_the_way(lab):
-    check_way(lab, "documents", 0.75)
+    CONTEST.check_step(lab, ["documents"], 0.75, "Three quarters of the gap")
 
 
 @pytest.mark.points(2)
 @pytest.mark.step
 def test_task_4_outage_three_quarters_of_the_way(lab):
-    check_way(lab, "outage", 0.75)
+    CONTEST.check_step(lab, ["outage"], 0.75, "Three quarters of the gap")
 
 
 @pytest.mark.points(1)
 def test_task_4_traces_that_no_file_has_seen(lab, keep_score):
-    here = total([line(lab, kind) for kind in KINDS])
-    there = total([line(lab, kind, SEED + number) for kind in KINDS for number in range(2)])
-    assert there >= here - 20, (
-        f"the score is {here:.1f} on the published traces, and {there:.1f} on other traces of the same kinds; at "
-        "most 20 "
-        "less is allowed: decide by what is cached and in flight, not by what you know about the published traces")
-    keep_score(here)
+    keep_score(CONTEST.checked_total(lab))
