@@ -10,7 +10,7 @@ import pytest
 
 from fuzz.__main__ import main
 from fuzz.config_cases import draw_config
-from fuzz.with_transformers import NUM_TOKENS, REFUSED, compare_config
+from fuzz.with_transformers import BOTH, EQUAL, NUM_TOKENS, REFUSED, TRANSFORMERS_ONLY, compare_config
 from mini_vllm.backend import mx
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.loader import load
@@ -49,21 +49,20 @@ def first_case(wanted):
 
 
 def test_equal_logits_are_counted_and_wrong_ones_are_told_with_the_config():
-    case, counts = first_case("with equal logits")
-    assert counts == {"configs": 1, "with equal logits": 1, "refused by the engine": 0,
-                      "refused by transformers only": 0}
+    case, counts = first_case(EQUAL)
+    assert {name for name, count in counts.items() if count} == {"configs", EQUAL}
     with pytest.raises(AssertionError, match=f"case {case} of seed 0: logits differ from transformers' by 0.5000, .*\n"
                                              '{"model_type": '):
         compare_config(Peer(error=0.5), 0, case)
 
 
 def test_refusals_are_counted_and_listed_without_their_values():
-    _, counts = first_case("refused by the engine")
+    _, counts = first_case(BOTH)
     (refusal,) = [name for name in counts if name.startswith(REFUSED)]
-    assert counts[refusal] == 1 and counts["with equal logits"] == 0
-    case, _ = first_case("with equal logits")
+    assert counts[refusal] == 1 and counts[EQUAL] == 0
+    case, _ = first_case(EQUAL)
     counts = compare_config(Peer(refusal="KeyError: 1.5 of /qwen3"), 0, case)
-    assert counts["refused by transformers only"] == counts["refused: (transformers) KeyError: # of /qwen3"] == 1
+    assert counts[TRANSFORMERS_ONLY] == counts["refused: (transformers) KeyError: # of /qwen3"] == 1
 
 
 def test_the_configs_are_of_all_kinds():

@@ -32,6 +32,8 @@ WORKER = Path(__file__).parent / "transformers_worker.py"
 NUM_TOKENS, BLOCK_SIZE = 90, 8
 #: Differences beyond this share of the largest logit are no rounding.
 TOLERANCE = 1e-3
+EQUAL, BOTH = "with equal logits", "refused by both"
+ENGINE_ONLY, TRANSFORMERS_ONLY = "refused by the engine only", "refused by transformers only"
 
 
 class Transformers:
@@ -71,7 +73,7 @@ def compare_config(peer: Transformers, seed: int, case: int) -> dict[str, int]:
     rng = random.Random(f"{seed}/{case}")
     config = draw_config(rng)
     token_ids = [rng.randrange(256) for _ in range(NUM_TOKENS)]
-    counts = {"configs": 1, "with equal logits": 0, "refused by the engine": 0, "refused by transformers only": 0}
+    counts = {"configs": 1, **dict.fromkeys((EQUAL, BOTH, ENGINE_ONLY, TRANSFORMERS_ONLY), 0)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps(config))
@@ -80,18 +82,16 @@ def compare_config(peer: Transformers, seed: int, case: int) -> dict[str, int]:
         try:
             got, positions = engine_logits(folder, token_ids, rng) if not error else _only_read(config)
         except (LoadError, ValueError) as refused:
-            counts["refused by the engine"] = 1
-            return {**counts, f"{REFUSED}{_without_values(str(refused).replace(name, ''))}": 1}
+            message = _without_values(str(refused).replace(f"{name}/config.json: ", ""))
+            return {**counts, (BOTH if error else ENGINE_ONLY): 1, f"{REFUSED}{message}": 1}
         if error:
-            counts["refused by transformers only"] = 1
-            return {**counts, f"{REFUSED}(transformers) {_without_values(error.replace(name, ''))}": 1}
+            return {**counts, TRANSFORMERS_ONLY: 1, f"{REFUSED}(transformers) {_without_values(error)}": 1}
         expected = np.load(folder / "logits.npy")
     difference = np.abs(got - expected[positions]).max()
     if not difference <= TOLERANCE * np.abs(expected).max():
         raise AssertionError(f"case {case} of seed {seed}: logits differ from transformers' by {difference:.4f}, the "
                              f"largest is {np.abs(expected).max():.4f}\n{json.dumps(config)}")
-    counts["with equal logits"] = 1
-    return counts
+    return {**counts, EQUAL: 1}
 
 
 def engine_logits(folder: Path, token_ids: Sequence[int],
@@ -113,4 +113,4 @@ def _only_read(config: dict[str, Any]) -> tuple[npt.NDArray[np.float32], list[in
 
 def _without_values(message: str) -> str:
     """Shorten a message to what it has in common with others of its kind."""
-    return re.sub(r"(?<!\w)\d[\d.e+]*", "#", message.splitlines()[0])[:150]
+    return re.sub(r"(?<!\w)\d[\d.e+]*", "#", " ".join(message.splitlines()[:2]))[:150]
