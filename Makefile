@@ -13,7 +13,7 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 SITE_INSTALLED := .venv/.installed-site
 CAPSTONE := phase-05-mlx-engine/capstone
 
-.PHONY: test capstone thorough test-drafts readme test-models orders test-gpu hostile serve-load serve-hostile browser routers grade-many grade-resume grade-each variants demo lint check check-far tables map hero notebooks lab site gradescope ray deploy-check install clean
+.PHONY: test capstone thorough test-drafts readme test-models orders test-gpu pretend report lowest hostile serve-load serve-hostile browser routers grade-many grade-resume grade-each variants demo lint check check-far tables map hero notebooks lab site gradescope ray deploy-check install clean
 
 # `course check` runs the labs' own tests on the solutions, the starters, the engine's modules and the mutants. mypy, which
 # uses one core, runs at the same time. The first failure ends the run. pytest runs on all cores: a worker begins with
@@ -114,13 +114,32 @@ browser: $(INSTALLED)
 	BROWSER=$(BROWSER) $(RUN) -m pytest -q -p no:nbval mini_vllm/server/live/browser
 	$(RUN) -m mini_vllm.server.live.browser.redraw
 
+# Run the tests that see the device on a pretended Metal and a pretended CUDA device; see the plugin. It takes minutes.
+DEVICES = metal cuda
+DEVICE_SUITES = mini_vllm/fast mini_vllm/gpu mini_vllm/plan mini_vllm/benchmark/gpu mini_vllm/benchmark/test_speculation.py \
+	mini_vllm/test_backend.py mini_vllm/test_attention.py mini_vllm/test_engine.py mini_vllm/models/test_network.py \
+	mini_vllm/models/test_checkpoints.py mini_vllm/models/test_tiny_tales.py mini_vllm/cli/test_advice.py \
+	mini_vllm/cli/test_chat.py mini_vllm/cli/test_cli.py mini_vllm/tests/test_parameters.py
+pretend: $(INSTALLED)
+	@for device in $(DEVICES); do echo "A pretended $$device device:"; MINI_VLLM_PRETEND=$$device \
+		$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval -p mini_vllm.tests.pretended_device \
+		$(DEVICE_SUITES) || exit 1; done
+
+# Print a report for a device that this project has not seen, to be pasted into an issue: what the doctor finds, and the
+# tests that see the device.
+report: $(INSTALLED)
+	@mkdir -p build; { uname -srm; $(RUN) --version; git log -1 --format="commit %h"; $(RUN) -m mini_vllm doctor; \
+		$(RUN) -m pytest -q --tb=line -n $(WORKERS) --dist worksteal -p no:nbval $(DEVICE_SUITES); } 2>&1 | tee build/report.txt
+	@echo "This report is in build/report.txt."
+
 # On a GPU: compare the kernels with the simple attention and our tokens with mlx-lm's, and run the engine's suites.
-# Products of float32 are computed in float32: by default an NVIDIA GPU computes them with three digits.
-GPU_SUITES = mini_vllm/gpu mini_vllm/fast mini_vllm/test_engine.py mini_vllm/test_model_runner.py \
+# Products of float32 are computed in float32: by default an NVIDIA GPU computes them with three digits. The kernels are
+# switched on, also on Metal.
+GPU_SUITES = $(wildcard mini_vllm/gpu/test_*.py) mini_vllm/gpu/kernels mini_vllm/fast mini_vllm/test_engine.py mini_vllm/test_model_runner.py \
 	mini_vllm/test_attention.py mini_vllm/test_async_engine.py mini_vllm/test_sampler.py mini_vllm/test_beam_search.py \
 	mini_vllm/tests/test_sharing.py mini_vllm/tests/test_preemption.py mini_vllm/priority_preemption mini_vllm/models/test_network.py
 test-gpu: $(INSTALLED)
-	MLX_ENABLE_TF32=0 $(RUN) -m pytest -q -n $(WORKERS) -p no:nbval $(GPU_SUITES)
+	MLX_ENABLE_TF32=0 MINI_VLLM_KERNELS=1 $(RUN) -m pytest -q -n $(WORKERS) -p no:nbval $(GPU_SUITES)
 
 demo: $(ENGINE_INSTALLED)
 	@$(RUN) -m mini_vllm.demo
@@ -204,6 +223,23 @@ $(RAY)/.installed $(CHECKERS)/.installed:
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
 	@touch $@
 
+# Before a release: the tests of `make test`, except lint, labs and notebooks, with the lowest version of each package that
+# pyproject.toml allows. `make lowest PYTHON=python3.10` also takes the oldest Python; numpy's lowest needs 3.12 or older.
+# `make lowest LOWEST_SUITES=mini_vllm/server` runs some of them.
+LOWEST := build/lowest-venv
+LOWEST_SUITES = mini_vllm course tools
+lowest: $(LOWEST)/.installed
+	$(LOWEST)/bin/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval $(LOWEST_SUITES)
+
+$(LOWEST)/.installed: pyproject.toml
+	@echo "Installing the lowest versions into $(LOWEST)."
+	@rm -rf $(LOWEST)
+	@$(PYTHON) -m venv $(LOWEST)
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --system-certs --resolution lowest-direct \
+		-e ".[test,course,serve,bench,structured,png,hub,fast-cpu]"
+	@touch $@
+
 # Open the tour in Jupyter. The committed outputs were made here, so they are trusted: pictures show before anything runs.
 LAB := .venv/.lab
 lab: $(LAB)
@@ -246,4 +282,4 @@ $(INSTALLED): $(ENGINE_INSTALLED)
 	@touch $@
 
 clean:
-	rm -rf .venv build/routers-venv build/ray-venv build/deploy-venv build/pages build/doctrees build/site
+	rm -rf .venv build/routers-venv build/ray-venv build/deploy-venv build/lowest-venv build/pages build/doctrees build/site

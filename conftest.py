@@ -52,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     config.addinivalue_line("markers", "needs_model(name): needs a model that `mini-vllm pull` has fetched")
     config.addinivalue_line("markers", "without_drafts(reason): `make test-drafts` leaves it out")
+    config.addinivalue_line("markers", "real_device(reason): `make pretend` leaves it out")
     if config.getoption("numprocesses", default=None):
         for name in THREADS:
             os.environ.setdefault(name, "1")

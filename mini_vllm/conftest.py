@@ -91,11 +91,12 @@ def checkpoints(tmp_path_factory):
     """Map a name to the folder of a random checkpoint of that architecture, created when first used."""
     root, made = tmp_path_factory.mktemp("checkpoints"), {}
 
-    def get(name: str, num_hidden_layers: int = SHAPE["num_hidden_layers"]) -> Path:
-        key = f"{name}-{num_hidden_layers}"
+    def get(name: str, num_hidden_layers: int = SHAPE["num_hidden_layers"], hidden_size: int | None = None) -> Path:
+        hidden_size = hidden_size or checkpoint_width()
+        key = f"{name}-{num_hidden_layers}-{hidden_size}"
         if key not in made:
             made[key] = write_checkpoint(root / key, **{**ARCHITECTURES[name], "num_hidden_layers": num_hidden_layers,
-                                                        "hidden_size": checkpoint_width()})
+                                                        "hidden_size": hidden_size})
         return made[key]
 
     return get

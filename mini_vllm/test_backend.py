@@ -194,6 +194,7 @@ def test_after_mlx_it_is_too_late(linux_cpu):
     assert loader.loaded == []
 
 
+@pytest.mark.real_device("tests the function that is replaced")
 def test_the_build_of_mlx_is_told_from_what_is_installed_beside_it(monkeypatch, tmp_path):
     spec = importlib.machinery.ModuleSpec("mlx", None, is_package=True)
     spec.submodule_search_locations = [str(tmp_path / "mlx")]
@@ -314,6 +315,7 @@ def test_the_doctor_says_that_the_process_was_left_plain():
 # ---- the device
 
 
+@pytest.mark.real_device("tests the function that is replaced")
 def test_the_device_has_a_name_and_a_kind():
     assert backend.is_cpu() == (backend.mx.default_device().type == backend.mx.cpu)
     assert backend.device_name().startswith("cpu (" if backend.is_cpu() else "gpu (")

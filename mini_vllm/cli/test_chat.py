@@ -9,7 +9,7 @@ import pytest
 
 from mini_vllm.cli import main
 from mini_vllm.cli.trim_answer import AnswerPrinter
-from mini_vllm.conftest import make_talker
+from mini_vllm.conftest import SHAPE, checkpoint_width, make_talker
 from mini_vllm.engine import LLMEngine
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.trace.recorder import StepTrace
@@ -220,7 +220,8 @@ def test_a_message_that_is_too_long_is_refused_and_the_conversation_is_as_before
 
 
 def test_a_pool_that_is_smaller_than_the_context_bounds_the_conversation(talk):
-    error = talk("".join(f"question {number:02}\n" for number in range(12)), "--kv-memory", "500KB", max_tokens=8).err
+    memory = f"{500 * checkpoint_width() // SHAPE['hidden_size']}KB"
+    error = talk("".join(f"question {number:02}\n" for number in range(12)), "--kv-memory", memory, max_tokens=8).err
     assert re.search(r"no longer fits into the \d+ tokens that --kv-memory holds: the oldest \d turns are "
                      "forgotten", error)
     assert "KV cache is full" not in error

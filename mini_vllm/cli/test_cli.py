@@ -13,6 +13,7 @@ import pytest
 from mini_vllm.cli import COMMANDS, main, make_parser
 from mini_vllm.cli.printing import TextPrinter
 from mini_vllm.engine import LLMEngine
+from mini_vllm.fast import tuning
 from mini_vllm.llm import LLM
 from mini_vllm.request import CompletionOutput, RequestOutput, Usage
 
@@ -306,7 +307,8 @@ def test_beams_as_json(model, capsys):
      "--n, --seed and --stop cannot be combined with --beams"),
     (["--length-penalty", "1"], "--length-penalty needs --beams"),
     (["--beams", "0"], "beam_width is 0, must be"),
-    (["--beams", "257"], "beam_width is 257, must be at most max_num_batched_tokens (256)"),
+    (["--beams", "9999"],
+     f"beam_width is 9999, must be at most max_num_batched_tokens ({tuning.max_num_batched_tokens()})"),
     (["--beams", "2", "--length-penalty", "nan"], "length_penalty is nan, must be"),
     (["--beams", "2", "--max-tokens", "0"], "max_tokens is 0, must be"),
 ])

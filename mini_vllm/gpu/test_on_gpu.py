@@ -1,6 +1,6 @@
 """On a GPU: the kernels against the simple attention, and our tokens against mlx-lm's.
 
-Collected only if there is a GPU; ``make test-gpu`` runs it.
+Only ``make test-gpu`` runs it, with the settings that it needs.
 """
 
 import itertools

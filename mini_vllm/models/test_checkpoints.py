@@ -3,6 +3,7 @@
 import json
 import shutil
 import struct
+from functools import partial
 
 import numpy as np
 import pytest
@@ -68,6 +69,12 @@ def check_both(folder, windows=NO_WINDOWS, tolerance=1e-4, loaded=None):
     check_greedy(folder, windows=windows, oracle=oracle)
 
 
+@pytest.fixture(scope="module")
+def checkpoints(checkpoints):
+    """Return small networks also on a GPU: no test here needs its kernels."""
+    return partial(checkpoints, hidden_size=SHAPE["hidden_size"])
+
+
 @pytest.fixture
 def packed(monkeypatch):
     """Pretend that the device multiplies packed weights faster."""
@@ -119,7 +126,8 @@ def test_quantised_layers_may_have_biases_where_they_stay_packed(converted, pack
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_weights_are_not_rounded_to_the_half_precision_of_their_scales(converted, dtype):
+def test_weights_are_not_rounded_to_the_half_precision_of_their_scales(converted, monkeypatch, dtype):
+    monkeypatch.setattr("mini_vllm.models.weights.dequantise_is_faster", lambda: True)
     folder = converted("llama3", q_bits=4, dtype=dtype)
     loaded = load(folder)
     assert loaded.model.model.norm.weight.dtype == mx.float32

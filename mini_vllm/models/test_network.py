@@ -258,8 +258,9 @@ def write_gguf(checkpoints, path, tensors=None, **metadata):
              "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
              "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
              "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
-    width, arrays = checkpoint_width(), {}
-    for name, array in mx.load(str(checkpoints("llama2") / "model.safetensors")).items():
+    weights, arrays = mx.load(str(checkpoints("llama2") / "model.safetensors")), {}
+    width = weights["model.norm.weight"].size
+    for name, array in weights.items():
         if ".q_proj" in name or ".k_proj" in name:
             array = mx.swapaxes(array.reshape(-1, 2, width // 16, width), 1, 2).reshape(array.shape)
         name = name.replace("model.layers.", "blk.")
