@@ -5,8 +5,8 @@
     python tools/grade_resume.py --seed 7            other moments
 
 The class contains what instructors meet: right and wrong files, an endless loop, misnamed and stray files, names that
-cannot be ids, two names that differ only in their encoding, an empty folder, a notebook, archives, a resubmission, two
-submissions of one student, and a student who is not on the roster.
+cannot be ids, two names that differ only in their encoding, an empty folder, a notebook, archives, two submissions of
+one student, and a student who is not on the roster.
 
 Each kill is a SIGKILL to the process group of ``course grade``. The first kill happens before any result, the second
 while the first files are being graded, the third while a file is half written, the last while the pages are written,
@@ -109,15 +109,13 @@ def make_class(folder: Path, roster: Path, lab: Lab) -> int:
 
 
 def _files_that_cannot_be_graded(klass: Class) -> None:
-    for student in ("loop", "empty", "notebook", "untouched", "broken", "absent", "again", "twice", "zipped"):
+    for student in ("loop", "empty", "notebook", "untouched", "broken", "absent", "twice", "zipped"):
         klass.enrol(student)
     klass.put("loop/starter.py", endless(klass.solution))
     (klass.folder / "empty").mkdir()
     klass.put("notebook/lab.ipynb", json.dumps({"cells": [], "nbformat": 4}))
     klass.put("untouched/starter.py", shipped_starter(klass.lab))
     klass.put("broken/starter.py", "def f(:\n")
-    klass.put("x_again_attempt_2026-03-01-10-00-00_starter.py", klass.own(11))  # --latest takes the second
-    klass.put("x_again_attempt_2026-03-02-10-00-00_starter.py", klass.own(12))
     klass.put("twice/starter.py", klass.own(13))
     klass.put_zip("twice.zip", {"starter.py": klass.own(14)})
     klass.put_zip("zipped.zip", {"work/starter.py": klass.own(15)})
@@ -175,7 +173,7 @@ class Place:
     @property
     def command(self) -> list[str]:
         return [sys.executable, "-m", "course.cli", "grade", str(self.submissions), "--out", str(self.out), "--lab",
-                NUMBER, "--roster", str(self.roster), "--latest", "--time-limit", "3"]
+                NUMBER, "--roster", str(self.roster), "--time-limit", "3"]
 
 
 class Run:
@@ -382,9 +380,9 @@ def expectations(out: Path) -> list[str]:
         outcome[path.parent.name] = result["outcome"]
         points[path.parent.name] = sum(test["points"] for test in result["tests"] if test["passed"])
     wanted = {**{f"s{i:02}": "graded" for i in range(1, NUM_IN_ORDER + 1)}, "loop": "graded", "empty": "missing",
-              "notebook": "unreadable", "untouched": "graded", "broken": "graded", "absent": "missing",
-              "again": "graded", "twice": "grade again", "zipped": "graded", "final": "missing", "second": "graded",
-              "digits": "missing", "elsewhere": "missing", "textual": "unreadable", "jos\u00e9": "grade again",
+              "notebook": "missing", "untouched": "graded", "broken": "graded", "absent": "missing",
+              "twice": "grade again", "zipped": "graded", "final": "missing", "second": "missing",
+              "digits": "missing", "elsewhere": "missing", "textual": "missing", "jos\u00e9": "grade again",
               "hash": "missing"}
     problems = [f"{student} is {outcome.get(student)}, not {what}" for student, what in wanted.items()
                 if outcome.get(student) != what]
@@ -392,13 +390,13 @@ def expectations(out: Path) -> list[str]:
         ("s04", points.get("s04") == max(points.values(), default=0)), ("untouched", points.get("untouched") == 0),
         ("loop", 0 < points.get("loop", 0) < points.get("s04", 0))) if not is_right]
     listed = out / "unclear.json"
-    unclear = {one["path"]: one for one in json.loads(listed.read_text())} if listed.is_file() else {}
-    likely = {path: (one["student"], one["lab"]) for path, one in unclear.items() if one["is_open"]}
-    for name, guess in {"final/block_pool_final(2).py": ("final", NUMBER), "elsewhere/2.1/starter.py": (
-            "elsewhere", NUMBER), "textual/starter.py.txt": ("textual", NUMBER), "#hash": ("hash", ""), "starter.py": (
-            "", NUMBER), "work of absent.txt": ("absent", NUMBER), "stranger": ("", ""), "-rf": ("", "")}.items():
-        if likely.get(name) != guess:
-            problems.append(f"{name} is likely {likely.get(name)}, not {guess}")
+    unclear = {one["path"]: one["student"] for one in json.loads(listed.read_text()) if one["is_open"]} \
+        if listed.is_file() else {}
+    for name, student in {"final/block_pool_final(2).py": "final", "elsewhere/2.1/starter.py": "elsewhere",
+                          "textual/starter.py.txt": "textual", "notebook/lab.ipynb": "notebook", "twice.zip": "twice",
+                          "#hash": "", "starter.py": "", "work of absent.txt": "", "stranger": "", "-rf": ""}.items():
+        if unclear.get(name) != student:
+            problems.append(f"{name} is listed for {unclear.get(name)}, not for {student!r}")
     return problems + [f"graded twice: {path.relative_to(out)}" for path in out.glob("results/*/history/*")]
 
 

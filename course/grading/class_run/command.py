@@ -43,14 +43,10 @@ from course.grading.class_run.store import Record, Store, workshop
 from course.grading.class_run.worker_pool import COMMAND, Pool
 from course.grading.class_run.worker_process import Job
 from course.grading.class_run.write_exports import hand_out
-from course.grading.intake.assign_owners import Settled, settle
-from course.grading.intake.find_submissions import Found, find
-from course.grading.intake.lms_names import read_pattern
-from course.grading.intake.match_labs import LabFile, TakenIn, take_in
+from course.grading.intake.layout import LabFile, TakenIn, take_in
+from course.grading.intake.platforms import Unclear, find
 from course.grading.intake.roster import Roster, Student, read_roster
-from course.grading.intake.strays import Strays, with_notes
-from course.grading.intake.submission_times import Times, read_times
-from course.grading.intake.unclear import Kind, Unclear
+from course.grading.intake.times import Times, read_times
 from course.grading.limits import Settings
 from course.grading.similarity import check_library
 from course.lab.lab import Lab, LabError, discover, find_lab
@@ -72,9 +68,7 @@ class GradeOptions:
     regrade: Sequence[str] = ()
     roster: Path | None = None
     overrides: Path | None = None
-    pattern: str | None = None
-    allow_unknown: bool = False
-    takes_latest: bool = False
+    platform: str = "folder"
     num_jobs: int | None = None
     shard: str | None = None
     times: Sequence[Path] = ()
@@ -120,16 +114,17 @@ class ClassGrader:
             check_hidden(wish.settings.hidden, self._labs)
         self._shard = read_shard(wish.shard) if wish.shard else Shard()
         self._store = Store(wish.out)
-        self._settled, self._nobodys = self._find()
-        self._students = {one.student.id: one.student for one in self._settled.submissions}
+        roster = read_roster(wish.roster) if wish.roster else None
+        self._found = find(wish.submissions, wish.platform, roster)
+        self._students = {one.student.id: one.student for one in self._found.submissions}
         for student in wish.only:
             check_student(student, self._students, "--only")
         self._again = read_regrade(wish.regrade, self._students, self._labs)
         self._rows = Rows(self._store, self._students, bool(wish.roster), self._labs, self._asked, wish.settings.hidden)
         self._decisions = files.read(self._rows, self._labs, wish.settings.hidden, bool(wish.roster))
         self._rows.overrides = self._decisions.overrides
-        known = [self._students.get(student, Student(student)) for student in self._rows.students]
-        self._times = read_times(wish.times, Roster(known), self._labs, bool(wish.roster)) if wish.times else Times()
+        known = roster or Roster([Student(student) for student in self._rows.students])
+        self._times = read_times(wish.times, known, self._labs, bool(wish.roster)) if wish.times else Times()
         self._provenance = make_provenance(
             root, self._rows.labs, {"time_limit_s": wish.settings.time_limit_s}, level_of(wish.settings.sandbox),
             wish.settings.hidden)
@@ -174,7 +169,6 @@ class ClassGrader:
                         meter.count(job, result)
             finally:
                 earned = self._rows.make()
-                tell_unclear(self._console, self._open_worthless(earned))
                 rows = self._decisions.apply(earned)
                 problems = self._export(wish.out, rows, self._provenance, self._rows.labs, self._unclear,
                                         self._decisions.groups(self._rows.labs) if wish.has_similarity else None)
@@ -193,27 +187,15 @@ class ClassGrader:
 
     # ---- before anything is graded
 
-    def _find(self) -> tuple[Settled, list[Found]]:
-        """Assign the submissions to students; also return what belongs to no student."""
-        wish = self._wish
-        roster = read_roster(wish.roster) if wish.roster else None
-        found, left_out = find(wish.submissions, read_pattern(wish.pattern) if wish.pattern else None)
-        settled = settle(found, roster, wish.allow_unknown, wish.takes_latest, self._labs)
-        return settled, left_out + settled.nobodys
-
     def _take_in(self) -> dict[Job, Record]:
         """Read the submissions, and record what cannot be graded. Return the jobs, each with its future record."""
         jobs: dict[Job, Record] = {}
-        strays = Strays(self._labs, self._asked, self._root)
-        without = [one.student.id for one in self._settled.submissions if not one.parts and not one.problem]
-        unclear = self._settled.unclear + strays.of_nobody(self._nobodys, self._students, without)
-        for submission in self._settled.submissions:
+        unclear = list(self._found.unclear)
+        for submission in self._found.submissions:
             student = submission.student
-            taken = take_in(submission, self._labs, self._asked)
-            found = strays.of(submission, taken)
-            unclear += found
+            taken = take_in(submission, self._labs, self._asked, self._root)
+            unclear += taken.unclear
             if not self._wish.only or student.id in self._wish.only:
-                taken = with_notes(taken, found)
                 for number in taken.files:
                     jobs.update(self._settle_file(student, number, taken))
         self._note_times_of_others()
@@ -221,31 +203,15 @@ class ClassGrader:
         return jobs
 
     def _is_decided(self, unclear: Unclear) -> bool:
-        """Return whether the instructor has already set the points that this item affects.
-
-        If a student handed in twice, every lab is affected; otherwise, only the lab of the item.
-        """
-        given = self._rows.overrides.get(unclear.student, {})
-        labs = [lab.number for lab in self._asked] if unclear.kind is Kind.TWICE else [unclear.lab]
-        return all(lab in given for lab in labs)
-
-    def _open_worthless(self, rows: Sequence[StudentResult]) -> list[Unclear]:
-        """Open the entries of files that look like another lab's and earned nothing; return them. The whole class may
-        have been graded as the wrong lab."""
-        graded = {row.student: row.labs for row in rows}
-        opened = []
-        for place, one in enumerate(self._unclear):
-            result = graded.get(one.student, {}).get(one.graded_as)
-            is_given = one.graded_as in self._rows.overrides.get(one.student, {})
-            if result is not None and result.outcome is Outcome.GRADED and not result.points and not is_given:
-                self._unclear[place] = replace(one, why=f"{one.why} It earned nothing.", is_open=True)
-                opened.append(self._unclear[place])
-        return opened
+        """Return whether the instructor has already set the points that this item may affect: those of its lab, or of
+        every lab."""
+        labs = [unclear.lab] if unclear.lab else [lab.number for lab in self._asked]
+        return all(lab in self._rows.overrides.get(unclear.student, {}) for lab in labs)
 
     def _settle_file(self, student: Student, lab: str, taken: TakenIn) -> dict[Job, Record]:
         """Return the jobs for a file and for all other attempts, as far as they have to be graded."""
         file = taken.files[lab]
-        self._note_attempts(student.id, file, taken.earlier.get(lab, ()))
+        self._note_attempt(student.id, file)
         file = self._current(student.id, file)
         self._store.put_text(student.id, lab, file.content)
         key = self._rows.keys[student.id, lab] = key_of(lab, file.sha256, self._provenance, self._wish.settings)
@@ -257,7 +223,7 @@ class ClassGrader:
                         key, student.name, taken.notes, taken.is_submitted, file.sha256,
                         self._provenance.tests_sha256[lab], self._provenance.commit)
         jobs = self._settle_text(record, file.content, file.lab)
-        self._note_unreadable(record, taken)
+        self._note_unreadable(record, taken.files[lab])
         for one in self._store.handed_in(student.id, lab):
             text = self._store.attempts_text(student.id, lab, one.file_sha256) if one.file_sha256 else b""
             if text and one.file_sha256 != file.sha256:
@@ -269,31 +235,28 @@ class ClassGrader:
                                                  commit=record.commit), text, file.lab)
         return jobs
 
-    def _note_unreadable(self, current: Record, taken: TakenIn) -> None:
+    def _note_unreadable(self, current: Record, file: LabFile) -> None:
         """Store the result of an attempt that cannot be read and is not the current one."""
         lab = current.result.lab
-        problem = next((one.problem for one in (*taken.earlier.get(lab, ()), taken.files[lab])
-                        if one.is_attempt and not one.content), "")
+        problem = file.problem if file.is_attempt and not file.content else ""
         if problem and current.attempt and self._store.get_attempt(current.student, lab, "") is None:
             result = LabResult(lab, Outcome.UNREADABLE, self._rows.unearned[lab], problem)
             self._store.put_attempt(replace(current, result=result, key="", notes=(), file_sha256=""))
 
-    def _note_attempts(self, student: str, file: LabFile, earlier: Sequence[LabFile]) -> None:
+    def _note_attempt(self, student: str, file: LabFile) -> None:
         """Store what was handed in, and when; of an earlier attempt also the text."""
-        files = [*earlier, *([file] if file.is_attempt else [])]
-        new = [HandedIn(one.sha256, one.submitted, one.time_source, in_download=one.submitted) for one in files]
-        given = self._times.of(student, file.lab.number) if file.is_attempt else None
+        lab = file.lab.number
+        if not file.is_attempt:
+            return
+        new = HandedIn(file.sha256, file.submitted, file.time_source, in_download=file.submitted)
+        given = self._times.of(student, lab)
         if given is not None:
-            new[-1] = HandedIn(file.sha256, given.submitted, given.source, given.is_set, file.submitted)
-            self._timed.add((student, file.lab.number))
-        known = self._store.handed_in(student, file.lab.number)
-        found = with_new(known, new, self._decisions.zone) if new else known
-        is_current = not file.is_attempt or found[-1].file_sha256 == file.sha256
-        for one in earlier if is_current else files:
-            if one.content:
-                self._store.put_attempts_text(student, file.lab.number, one.content)
-        if new:
-            self._store.put_handed_in(student, file.lab.number, found)
+            new = HandedIn(file.sha256, given.submitted, given.source, given.is_set, file.submitted)
+            self._timed.add((student, lab))
+        found = with_new(self._store.handed_in(student, lab), [new], self._decisions.zone)
+        if file.content and found[-1].file_sha256 != file.sha256:
+            self._store.put_attempts_text(student, lab, file.content)
+        self._store.put_handed_in(student, lab, found)
 
     def _current(self, student: str, file: LabFile) -> LabFile:
         """Return the file that counts as the newest: of an attempt that earlier calls have read, if that is known to be

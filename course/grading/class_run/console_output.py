@@ -19,11 +19,11 @@ from course.grading.class_run.decisions import Decisions
 from course.grading.class_run.gradebook_rows import NOT_YET
 from course.grading.class_run.worker_process import Job
 from course.grading.gradebook.marks import NO_TIME
-from course.grading.intake.unclear import Kind, Unclear
+from course.grading.intake.platforms import Unclear
 
 MAX_LINES = 12
-#: More lines are shown for what an instructor must decide: a class may have many odd names, and all should be listed.
-MAX_UNCLEAR, MAX_ADVICE = 60, 1000
+#: More lines are shown for what is not graded: a class may have many odd names, and all should be listed.
+MAX_UNCLEAR = 60
 #: How often a line is written where there is no progress bar.
 LINE_EVERY_S = 10.0
 #: A student who is excused and handed in nothing is not counted as missing.
@@ -86,22 +86,16 @@ def tell_gradebook(console: Console, decisions: Decisions) -> None:
 
 
 def tell_unclear(console: Console, unclear: Sequence[Unclear]) -> None:
-    """Print what an instructor must decide, each with advice; the rest by name."""
+    """Print what was handed in and is not graded."""
     still_open = [one for one in unclear if one.is_open]
     if still_open:
-        _say(console, f"For you to decide: {len(still_open)} (the grader does not guess; all other submissions are "
-             "graded)")
-    for one, after in zip(still_open[:MAX_UNCLEAR], [*still_open[1:], None]):
-        of_student = f"{one.student} {one.lab}: " if one.lab and one.kind is not Kind.NOBODY else ""
-        _say(console, f"  {_plain(of_student + one.why)}", indent=4)
-        if one.advice and (after is None or after.advice != one.advice):  # print advice for several items only once
-            _say(console, f"      {_plain(one.advice, MAX_ADVICE)}", "dim", indent=8)
+        _say(console, f"Handed in, but not graded: {len(still_open)} (nothing is guessed). Rename or remove each, or "
+             "set the points in overrides.csv.")
+    for one in still_open[:MAX_UNCLEAR]:
+        _say(console, f"  {_plain(' '.join(filter(None, (one.student, one.lab))) or one.path)}: {_plain(one.why)}",
+             indent=4)
     if len(still_open) > MAX_UNCLEAR:
         _say(console, f"  … and {len(still_open) - MAX_UNCLEAR} more; unclear.json lists all.")
-    nobodys = [_plain(one.path) for one in unclear if not one.is_open and one.kind is Kind.NOBODY]
-    if nobodys:
-        more = f" and {len(nobodys) - MAX_LINES} more" if len(nobodys) > MAX_LINES else ""
-        _say(console, f"Left out, because no student has such a name: {', '.join(nobodys[:MAX_LINES])}{more}.", "dim")
 
 
 def tell_unused_times(console: Console, unused: Sequence[str]) -> None:
@@ -134,17 +128,14 @@ def tell_end(console: Console, students: Sequence[StudentResult], meter: Meter, 
            for student in students for result in student.labs.values()
            if _is_odd(student, result)]
     told = {(one.student, one.lab) for one in unclear if one.is_open}
-    twice = {one.student for one in unclear if one.is_open and one.kind is Kind.TWICE}
-    _tell_each(console, [(student, result) for student, result in odd
-                         if (student, result.lab) not in told and student not in twice])
+    _tell_each(console, [(student, result) for student, result in odd if (student, result.lab) not in told])
     _tell_not_set(console, students)
     _tell_no_times(console, students)
     if counts[NOT_YET]:
         _say(console, "The same command, without --only and --shard, grades the remaining files.")
     num_open = sum(one.is_open for one in unclear)
     if num_open:
-        _say(console, f"For you to decide: {num_open}; see above, report.html or unclear.json. Then run the same "
-             "command again.")
+        _say(console, f"Handed in, but not graded: {num_open}; see above, report.html or unclear.json.")
     _say(console, f"Results: {out}")
 
 

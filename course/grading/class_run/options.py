@@ -9,20 +9,19 @@ from course.core.failure_messages import DEFAULT_TIME_LIMIT_S
 
 #: The values of ``--sandbox``.
 SANDBOXES = ("auto", "require", "none")
+#: The values of ``--platform``.
+PLATFORMS = ("folder", "moodle", "canvas", "gradescope")
 EPILOG = """\
 what SUBMISSIONS may contain:
-  ann/starter.py                      a folder per student, with a single --lab
-  ann/2.1.py  ann/2.1/starter.py      files named by lab number or name
-  ann/phase-02-…/labs/…/starter.py    a whole course
+  ann/2.1.py                          a folder per student, files named by lab
+  ann/…/lab-01-…/starter.py           a lab's folder, or a whole course
+  ann/starter.py                      with a single --lab
   ann.zip  ann.tar.gz                 an archive of any of these
-  ann_2.1.py  ann.py                  a single file
-  smithjane_12345_67890_starter.py    as downloaded from Moodle, Canvas,
-                                      Blackboard, Gradescope
-SUBMISSIONS may also be one archive that contains all submissions.
+With --platform it is an unpacked download from Moodle, Canvas or Gradescope.
 
 what DIR contains afterwards:
   grades.csv, tables for platforms, a page per student, a report on the class
-  unclear.json                        files whose student or lab is not clear
+  unclear.json                        what was handed in and is not graded
   results/ANN/2.1.json                each result
   results/ANN/history/                results that were replaced
   submitted/ANN/2.1.py                the file that was graded
@@ -36,15 +35,14 @@ changed, or got no score. It also resumes a run that was killed. You can grade
 several labs into the same DIR, one after the other. DIR must be empty, or made
 by this command.
 
-unclear submissions do not stop the others:
-The grader lists every name that cannot be an id, every student who is not on
-the roster or handed in twice in an unknown order, and every file that looks
-like a lab's but has another name. Each entry shows the likely lab and student,
-and a command that settles the question. Nothing is graded on a guess.
+what is not graded:
+Nothing is guessed. A student who is not on the roster or handed in twice, and
+every file that is not named like a lab's, is left out and listed with its path;
+all other files are graded. The exit status is 1 until you rename or remove it,
+or set the points in overrides.csv.
 
 several attempts:
-All are graded and kept, also those of earlier downloads. The tables show the
-newest.
+All are graded and kept, one per download. The tables show the newest.
 
 what counts:
 gradebook.toml gives points to tests and tasks, and sets deadlines, penalties,
@@ -64,7 +62,7 @@ command there without --shard: nothing is graded twice.
 
 exit status:
   0  everything is graded
-  1  something must be graded again or decided, or could not be written
+  1  something was left out, must be graded again, or could not be written
   2  nothing was graded: the command line is wrong, or no file can be graded
 """
 
@@ -72,22 +70,19 @@ exit status:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
-    parser.add_argument("submissions", type=Path, metavar="SUBMISSIONS", help="the folder or archive that was "
-                        "handed in; see below")
+    parser.add_argument("submissions", type=Path, metavar="SUBMISSIONS", help="the folder of what was handed in; "
+                        "see below")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results; see below")
     parser.add_argument("--lab", action="append", default=[], metavar="2.1",
                         help="grade this lab; may be given several times; default: every lab of the course")
     whose = parser.add_argument_group("students")
-    whose.add_argument("--roster", type=Path, metavar="CSV", help="the class list: columns id and name, optionally "
-                       "email and section; a student who handed in nothing also gets a row")
-    whose.add_argument("--allow-unknown", action="store_true", help="keep submissions of students not on the roster")
-    whose.add_argument("--pattern", metavar="REGEX", help="how to find the student in a name: a group (?P<student>…), "
-                       "optionally also (?P<file>…) and (?P<attempt>…)")
-    whose.add_argument("--latest", action="store_true", help="grade only the last of several attempts in the download, "
-                       "if numbers or times show which it is; default: all, if their order is known")
+    whose.add_argument("--roster", type=Path, metavar="CSV", help="the class list: columns id and name, perhaps "
+                       "email, moodle and canvas; a student who handed in nothing also gets a row")
+    whose.add_argument("--platform", choices=PLATFORMS, default=PLATFORMS[0], help="where SUBMISSIONS was downloaded, "
+                       "which decides how names are read; default: a folder or an archive per student")
     whose.add_argument("--times", type=Path, action="append", default=[], metavar="CSV", help="when the submissions "
-                       "were handed in: a table from Moodle, Gradescope or Canvas, or your own with the columns "
-                       "student, lab and submitted; may be given several times")
+                       "were handed in: columns student, submitted and perhaps lab, or Moodle's grading worksheet; may "
+                       "be given several times")
     which = parser.add_argument_group("what to grade")
     which.add_argument("--only", action="append", default=[], metavar="STUDENT",
                        help="grade only this student; may be given several times")
@@ -126,10 +121,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = Settings(arguments.sandbox, arguments.time_limit, arguments.hidden)
     labs = [name for names in arguments.lab for name in names.split(",") if name]
-    wish = GradeOptions(arguments.submissions, arguments.out, settings, labs, arguments.only, arguments.regrade,
-                arguments.roster, arguments.overrides, arguments.pattern, arguments.allow_unknown, arguments.latest,
-                arguments.jobs, arguments.shard, arguments.times, arguments.comments, arguments.gradebook,
-                arguments.preview, arguments.similarity)
+    wish = GradeOptions(
+        arguments.submissions, arguments.out, settings, labs, arguments.only, arguments.regrade, arguments.roster,
+        arguments.overrides, arguments.platform, arguments.jobs, arguments.shard, arguments.times, arguments.comments,
+        arguments.gradebook, arguments.preview, arguments.similarity)
     return ClassGrader(wish, find_root(), Console(highlight=False, soft_wrap=True)).run()
 
 

@@ -115,24 +115,42 @@ def test_a_download_that_is_older_than_the_last_one_read_is_graded_as_an_earlier
     assert result_of(klass).outcome is Outcome.UNREADABLE and result_of(klass).reason == "starter.py is empty."
 
 
+def gradescope(klass, text, time):
+    """Lay down a download from Gradescope, with the time of Ann's submission."""
+    klass.hand_in(submission_1=text)
+    lines = ["submission_1:", "  :submitters:", "  - :name: Ann", "    :sid: ann", f"  :created_at: {time}"]
+    (klass.submissions / "submission_metadata.yml").write_text("\n".join(lines))
+
+
 def test_a_table_counts_more_than_the_download_in_either_order(klass):
-    name = "Lab_ann_attempt_2026-03-02-09-00-00_starter.py"
-    klass.submissions.mkdir()
-    (klass.submissions / name).write_text("right")
-    platforms = table(klass, "Username,Submission Date\nann,2026-03-03 10:00\n", "platform.csv")
+    pytest.importorskip("yaml")
+    moodles = table(klass, 'Identifier,Last modified (submission)\nParticipant 7,"Tuesday, 3 March 2026, 10:00 AM"\n',
+                    "platform.csv")
+    roster = table(klass, "id,moodle\nann,7\n", "roster.csv")
     own = table(klass, "student,lab,submitted\nann,2.1,2026-03-04 10:00\n")
-    for calls in ([[], [platforms]], [[platforms], []]):
+    for calls in ([[], [moodles]], [[moodles], []]):
         shutil.rmtree(klass.out, ignore_errors=True)
+        gradescope(klass, "right", "2026-03-02 09:00")
         for times in [*calls, *calls]:
-            klass.grade(times=times)
+            klass.grade(times=times, platform="gradescope", roster=roster)
         assert attempts(klass) == [(3, 3)]
-        (klass.submissions / name.replace("02-09", "09-09")).write_text("right")  # the same text, a second time
-        klass.grade(takes_latest=True)
+        gradescope(klass, "right", "2026-03-09 09:00")  # the same text, a second time
+        klass.grade(platform="gradescope", roster=roster)
         assert attempts(klass) == [(3, 3), (3, 9)]
-        (klass.submissions / name.replace("02-09", "09-09")).unlink()
-    for times in ([own], [], [platforms]):
-        klass.grade(times=times)
+        gradescope(klass, "right", "2026-03-02 09:00")
+    for times in ([own], [], [moodles]):
+        klass.grade(times=times, platform="gradescope", roster=roster)
         assert attempts(klass) == [(3, 4)]
+    assert klass.exported[0].attempts["2.1"][0].source == "times.csv, line 2"
+
+
+def test_gradescope_has_the_time_of_each_submission(klass):
+    pytest.importorskip("yaml")
+    for text, time in (("right", "2026-03-07 08:00:00.5 Z"), ("wrong", "2026-03-03 08:00:00 -0800")):
+        gradescope(klass, text, time)
+        assert klass.grade(platform="gradescope") == 0
+    assert attempts(klass) == [(0, 3), (3, 7)] and result_of(klass).points == 3
+    assert klass.exported[0].attempts["2.1"][1].source == "submission_metadata.yml"
 
 
 def test_a_submission_that_cannot_be_read_and_one_that_is_gone(klass):
@@ -189,64 +207,6 @@ def test_an_earlier_attempt_without_a_score_is_not_tried_in_every_call(klass):
     assert klass.grade(regrade=["ann"]) == 0 and klass.graded() == ["right"] and "(2 now" in klass.said
 
 
-# ---- several attempts in one download
-
-
-def test_attempts_with_numbers_are_all_graded_and_the_last_is_shown(klass):
-    klass.submissions.mkdir()
-    for name, text in {"annlee_7_1_starter.py": "right 1", "annlee_7_2_starter-1.py": "right 2",
-                       "annlee_7_3_starter-2.py": "wrong 3"}.items():
-        (klass.submissions / name).write_text(text)
-    assert klass.grade() == 0 and klass.graded() == ["right 1", "right 2", "wrong 3"]
-    assert attempts(klass, "7") == [(3, None), (3, None), (0, None)] and result_of(klass, "7").points == 0
-    (klass.submissions / "annlee_7_4_starter-3.py").write_text("right 4")
-    klass.grade(times=[table(klass, "Student,SIS User ID,Submission date\nAnn,7,2026-03-09 10:00:00 UTC\n")])
-    assert klass.graded() == ["right 4"]
-    assert attempts(klass, "7") == [(3, None), (3, None), (0, None), (3, 9)]
-    shutil.rmtree(klass.out)
-    klass.grade(takes_latest=True)
-    assert klass.graded() == ["right 4"] and attempts(klass, "7") == [(3, None)]
-
-
-def test_blackboard_has_the_time_of_each_attempt_in_its_names(klass):
-    klass.submissions.mkdir()
-    mine = "Lab_ann_attempt_2026-03-02-09-00-00"
-    (klass.submissions / f"{mine}_starter.py").write_text("right")
-    fake = "Lab_ann_attempt_2026-03-04-09-00-00_x_bob_attempt_2026-03-01-00-00-00_starter.py"
-    (klass.submissions / fake).write_text("wrong")  # the part after the platform's label is the student's
-    klass.grade()
-    assert [row.student for row in klass.exported] == ["ann"]
-    (klass.submissions / fake).unlink()
-    (klass.submissions / "Lab_ann_attempt_2026-03-04-09-00-00_starter.py").write_text("wrong")
-    klass.grade()
-    assert attempts(klass) == [(3, 2), (0, 4)]
-    assert klass.exported[0].attempts["2.1"][0].submitted.tzinfo is None
-    (klass.submissions / f"{mine}_2.2.ipynb").write_text("{}")
-    klass.grade(labs=["2.2", "2.3"])
-    assert attempts(klass, lab="2.2") == [("unreadable", None)]  # two times, and it is not known which is its own
-
-
-def test_two_folders_of_gradescope_are_attempts_in_the_order_of_their_times(klass):
-    klass.hand_in(submission_1="right", submission_2="wrong")
-    metadata = klass.submissions / "submission_metadata.yml"
-    lines = [line for number, time in ((1, "2026-03-07 08:00:00.5 Z"), (2, "2026-03-03 08:00:00 -0800")) for line in (
-        f"submission_{number}:", "  :submitters:", "  - :name: Ann", "    :sid: ann", f"  :created_at: {time}",
-        "  :history:", "  - :created_at: 2020-01-01 00:00:00 Z", "    :submitters:", "    - :sid: eve")]
-    metadata.write_text("\n".join(lines))
-    assert klass.grade() == 0
-    assert attempts(klass) == [(0, 3), (3, 7)] and result_of(klass).points == 3
-    assert klass.exported[0].attempts["2.1"][1].source == "submission_metadata.yml, line 5"
-    metadata.write_text("\n".join(lines).replace("2026-03-07 08", "yesterday"))
-    with pytest.raises(LabError, match=r"submission_metadata.yml, line 5: 'yesterday:00:00.5 Z' is not a time"):
-        klass.grade()
-    metadata.write_text("\n".join(line for line in lines if ":created_at: 2026-03-07" not in line))
-    klass.grade()
-    assert "handed in twice" in result_of(klass).reason
-    metadata.write_text("\n".join(lines).replace(" -0800", ""))
-    klass.grade()
-    assert "handed in twice" in result_of(klass).reason and attempts(klass) == [(0, 3), (3, 7)]
-
-
 # ---- times from tables
 
 
@@ -266,14 +226,13 @@ def test_a_time_for_a_lab_of_an_earlier_call_reaches_it(klass):
 
 def test_your_own_table_corrects_a_platforms(klass):
     klass.hand_in(ann="right")
-    moodle = table(klass, "Identifier,Full name,Last modified (submission)\nParticipant 7,ann,"
-                   '"Sunday, 1 March 2026, 10:00 AM"\n', "moodle.csv")
-    klass.grade(times=[moodle])
-    assert attempts(klass) == [(3, 1)]
-    klass.grade(times=[table(klass, "student,lab,submitted\nann,2.1,2026-03-04 10:00\n")])
-    assert attempts(klass) == [(3, 4)]
-    klass.grade(times=[moodle])
-    assert attempts(klass) == [(3, 4)]
+    moodle = table(klass, 'Identifier,Last modified (submission)\nParticipant 7,"Sunday, 1 March 2026, 10:00 AM"\n',
+                   "moodle.csv")
+    roster = table(klass, "id,moodle\nann,7\n", "roster.csv")
+    own = table(klass, "student,lab,submitted\nann,2.1,2026-03-04 10:00\n")
+    for times, day in ((moodle, 1), (own, 4), (moodle, 4)):
+        klass.grade(times=[times], roster=roster)
+        assert attempts(klass) == [(3, day)]
 
 
 def test_a_misspelt_student_in_your_own_table_is_an_error_if_the_roster_is_known(klass):
@@ -288,8 +247,8 @@ def test_a_misspelt_student_in_your_own_table_is_an_error_if_the_roster_is_known
     assert not klass.out.exists()
     assert klass.grade(times=[times]) == 0  # without a roster the others may hand in later
     assert "times.csv, line 2: no student 'anne' is graded here. Did you mean ann?" in klass.said
-    platforms = table(klass, "Username,Submission Date\nanne,2026-03-03 10:00\n", "platform.csv")
-    assert klass.grade(times=[platforms], roster=roster) == 0 and "Did you mean ann?" in klass.said
+    moodle = table(klass, "Identifier,Last modified (submission)\nanne,2026-03-03 10:00\n", "moodle.csv")
+    assert klass.grade(times=[moodle], roster=roster) == 0 and "Did you mean ann?" in klass.said
 
 
 def test_times_of_others_are_listed_and_a_malformed_one_ends_the_call(klass):

@@ -8,7 +8,6 @@ import json
 import re
 import sys
 import textwrap
-import zipfile
 
 import jsonschema
 import pytest
@@ -182,6 +181,11 @@ def text_of(letters, lab):
     return "".join(f"def {function(letter, lab)}():\n    return {letter!r}\n\n\n" for letter in letters)
 
 
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
 def a_test(letter, lab, task, points):
     name = f"test_task_{task}_{letter}" if task else f"test_{letter}"
     call = f"lab.{function(letter, lab)}()"
@@ -218,7 +222,8 @@ class Term:
         monkeypatch.setattr(command, "ClassGrader", functools.partial(
             ClassGrader, command=[sys.executable, str(stand_in)], level_of=lambda _: LEVEL))
         self.roster = folder / "class.csv"
-        self.roster.write_text("id,name\n" + "".join(f"{student},{student.title()} Example\n" for student in CLASS))
+        self.roster.write_text("id,name,moodle,canvas\n" + "".join(
+            f"{student},{student.title()} Example,{1000 + i},{200 + i}\n" for i, student in enumerate(CLASS)))
         self.out.mkdir()
 
     def write(self, name, text):
@@ -256,29 +261,27 @@ class Term:
         return {path.relative_to(self.out): path.read_bytes() for path in self.out.rglob("*") if path.is_file()}
 
     def download_moodle(self, number):
-        """Write Moodle's archive of lab 1.1, with the latest of the first attempts, and its table of times."""
-        path, table = self.folder / f"moodle{number}.zip", self.folder / f"moodle{number}.csv"
+        """Write Moodle's download of lab 1.1, with the latest of the first attempts, and its table of times."""
+        path, table = self.folder / f"moodle{number}", self.folder / f"moodle{number}.csv"
         rows = ["Identifier,Full name,Status,Last modified (submission)"]
-        with zipfile.ZipFile(path, "w") as archive:
-            for i, (student, labs) in enumerate(CLASS.items()):
-                for letters, time in labs["1.1"][:number][-1:]:
-                    name = f"{student.title()} Example"
-                    archive.writestr(f"{name}_{1000 + i}_assignsubmission_file_/starter.py", text_of(letters, "1.1"))
-                    rows.append(f"Participant {1000 + i},{name},Submitted for grading,{time or '-'}")
+        for i, (student, labs) in enumerate(CLASS.items()):
+            for letters, time in labs["1.1"][:number][-1:]:
+                name = f"{student.title()} Example"
+                write(path / f"{name}_{1000 + i}_assignsubmission_file_/starter.py", text_of(letters, "1.1"))
+                rows.append(f"Participant {1000 + i},{name},Submitted for grading,{time or '-'}")
         table.write_text("\n".join(rows))
-        return path, "1.1", "--times", table
+        return path, "1.1", "--platform", "moodle", "--times", table
 
-    def download_gradescope(self):
-        folder, lines, number = self.folder / "gradescope", [], 0
-        for student, labs in CLASS.items():
-            for letters, time in labs["1.2"]:
-                number += 1
-                (folder / f"submission_{number}").mkdir(parents=True)
-                (folder / f"submission_{number}/starter.py").write_text(text_of(letters, "1.2"))
-                lines += [f"submission_{number}:", "  :submitters:", f"  - :name: {student.title()} Example",
+    def download_gradescope(self, number):
+        """Write Gradescope's download of lab 1.2, with the latest of the first attempts."""
+        folder, lines = self.folder / f"gradescope{number}", []
+        for i, (student, labs) in enumerate(CLASS.items()):
+            for letters, time in labs["1.2"][:number][-1:]:
+                write(folder / f"submission_{i}/starter.py", text_of(letters, "1.2"))
+                lines += [f"submission_{i}:", "  :submitters:", f"  - :name: {student.title()} Example",
                           f"    :sid: {student}", f"  :created_at: {time}:00 +0100"]
         (folder / "submission_metadata.yml").write_text("\n".join(lines))
-        return folder, "1.2"
+        return folder, "1.2", "--platform", "gradescope"
 
     def download_canvas(self):
         folder = self.folder / "canvas"
@@ -286,7 +289,7 @@ class Term:
         for i, (student, labs) in enumerate(CLASS.items()):
             for letters, _ in labs["2.1"]:
                 (folder / f"example{student}_{200 + i}_{900 + i}_starter.py").write_text(text_of(letters, "2.1"))
-        return folder, "2.1"
+        return folder, "2.1", "--platform", "canvas"
 
     def collect(self):
         folder, rows = self.folder / "collected", ["student,lab,submitted"]
@@ -304,8 +307,8 @@ def term(tmp_path_factory):
     """Grade the whole term once: first without a gradebook, then with one, which is added afterwards."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         term = Term(tmp_path_factory.mktemp("term"), monkeypatch)
-        downloads = [term.download_moodle(1), term.download_moodle(2), term.download_gradescope(),
-                     term.download_canvas(), term.collect()]
+        downloads = [term.download_moodle(1), term.download_moodle(2), term.download_gradescope(1),
+                     term.download_gradescope(2), term.download_canvas(), term.collect()]
         term.statuses = [term.grade(*download) for download in downloads]
         term.plain, term.num_at_first = term.rows(), term.num_graded()
         for name, text in (("gradebook.toml", GRADEBOOK), ("overrides.csv", OVERRIDES), ("comments.csv", COMMENTS)):
@@ -330,10 +333,10 @@ def test_every_total_of_a_class_of_30_is_as_computed_by_hand(term):
 
 
 def test_a_gradebook_grades_no_file_again(term):
-    assert term.statuses == [0, 0, 1, 0, 0]  # Cal's file of lab 1.2 must be graded again
-    # 26 files of 1.1 (Dia's is empty), and Uma's second; 28 of 1.2, the second ones of Sam and Tess, and Cal's a second
-    # time; 2 of 2.1; 27 of 2.2.
-    assert term.num_at_first == 26 + 1 + 28 + 2 + 1 + 2 + 27
+    assert term.statuses == [1, 1, 1, 1, 0, 0]  # Dia's file of lab 1.1 is empty, Cal's of 1.2 must be graded again
+    # 26 files of 1.1 (Dia's is empty), and Uma's second; 28 of 1.2, the second ones of Sam and Tess, and Cal's three
+    # more times, once with each download and once after it; 2 of 2.1; 27 of 2.2.
+    assert term.num_at_first == 26 + 1 + 28 + 2 + 3 + 2 + 27
     assert (term.status, term.num_again) == (0, 0)
 
 
@@ -520,13 +523,14 @@ def test_the_real_grader_from_download_to_marks(tmp_path, monkeypatch):
     """Grade three students with the real worker, in the sandbox of this machine."""
     lay_down_course(tmp_path / "course")
     monkeypatch.chdir(tmp_path / "course")
-    with zipfile.ZipFile(tmp_path / "moodle.zip", "w") as archive:
-        for number, letters in enumerate(("abcd", "ab", "abc")):
-            archive.writestr(f"Student {number}_{number}_assignsubmission_file_/starter.py", text_of(letters, "1.1"))
+    for number, letters in enumerate(("abcd", "ab", "abc")):
+        name = f"Student {number}_{number}_assignsubmission_file_"
+        write(tmp_path / "moodle" / name / "starter.py", text_of(letters, "1.1"))
     (tmp_path / "times.csv").write_text("student,lab,submitted\n0,1.1,2026-10-24 12:00\n1,1.1,2026-10-26 12:00\n")
     (tmp_path / "book.toml").write_text(GRADEBOOK.partition("[students")[0])
-    assert main(["grade", str(tmp_path / "moodle.zip"), "--out", str(tmp_path / "out"), "--lab", "1.1", "--jobs", "1",
-                 "--times", str(tmp_path / "times.csv"), "--gradebook", str(tmp_path / "book.toml")]) == 0
+    assert main(["grade", str(tmp_path / "moodle"), "--out", str(tmp_path / "out"), "--lab", "1.1", "--jobs", "1",
+                 "--platform", "moodle", "--times", str(tmp_path / "times.csv"),
+                 "--gradebook", str(tmp_path / "book.toml")]) == 0
     with open(tmp_path / "out/grades.csv", newline="") as file:
         rows = [(row["student"], row["total"], row["max"], row["1.1 late"]) for row in csv.DictReader(file)]
     # 4 + 6 + 5 + 10 = 25, at most 20, and at most 105 % of 15 in total; 10 − 2 · 1.50; 15, the time is not known

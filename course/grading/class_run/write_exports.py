@@ -12,7 +12,7 @@ from course.core.result import Provenance, StudentResult
 from course.grading import similarity
 from course.grading.class_run.store import Store
 from course.grading.export import output_files
-from course.grading.intake.unclear import Unclear
+from course.grading.intake.platforms import Unclear
 from course.lab.lab import Lab
 
 

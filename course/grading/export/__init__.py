@@ -25,7 +25,7 @@ from course.grading.export.gradescope import Gradescope
 from course.grading.export.junit import Junit
 from course.grading.export.tables import Canvas, Grades, Nbgrader
 from course.grading.export.unclear import UnclearFiles
-from course.grading.intake.unclear import Unclear
+from course.grading.intake.platforms import Unclear
 
 GROUP = "mini_vllm.grading.exporters"
 

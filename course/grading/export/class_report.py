@@ -19,7 +19,7 @@ from course.grading.export.provenance import not_defended, small_print
 from course.grading.export.student_view import points_of
 from course.grading.export.tables import lab_numbers, max_points
 from course.grading.export.titles import Titles, course_titles
-from course.grading.intake.unclear import Unclear
+from course.grading.intake.platforms import Unclear
 from course.lab.graded_tests import GradedTest
 
 NUM_MOST_FAILED = 8

@@ -9,19 +9,14 @@ from course.core.result import LabResult, Outcome, Override, StudentResult
 from course.grading.export.escape import number, one_line
 from course.grading.export.page import Block, Heading, Items, Line, Paragraph, code
 from course.grading.export.student_view import points_of
-from course.grading.intake.unclear import Unclear
+from course.grading.intake.platforms import Unclear
 
-_TO_DECIDE, _FURTHER, _OTHER = "To decide", "Further files", "Graded files that look like another lab's"
+_LEFT_OUT, _DECIDED = "Handed in, but not graded", "Not graded, and decided"
 _REMARKS = {
     "Flags": "Flags do not change a score. Look at the file before you draw a conclusion.",
-    _TO_DECIDE: "These files were not graded, because it is not certain which student or lab they belong to, or which "
-                "of several files counts; or they were graded as one lab, look like another lab's, and may earn "
-                "nothing. A student may lose points. If the guess is right, follow the advice next to it and grade "
-                "again; otherwise set the points in overrides.csv.",
-    _OTHER: "They were graded as the lab in whose place they are.",
-    _FURTHER: "Files that were handed in along with the graded ones. They do not change a score."}
-#: The length of a command. A longer one can be found in unclear.json.
-_MAX_ADVICE = 600
+    _LEFT_OUT: "A student may lose points because of them. Rename or remove each and grade again, or set the points of "
+               "the student and the lab in overrides.csv.",
+    _DECIDED: "You have set the points in overrides.csv."}
 
 
 @dataclass(frozen=True)
@@ -37,9 +32,8 @@ class _File:
 def to_look_at(students: Sequence[StudentResult], unclear: Sequence[Unclear] = ()) -> list[Block]:
     """Return the blocks of the section, or nothing if there is nothing to look at."""
     blocks: list[Block] = []
-    lists = {_TO_DECIDE: [_about(one) for one in unclear if one.is_open], **_lists(students),
-             _OTHER: [_about(one) for one in unclear if not one.is_open and one.graded_as],
-             _FURTHER: [_about(one) for one in unclear if not one.is_open and not one.graded_as]}
+    lists = {_LEFT_OUT: [_about(one) for one in unclear if one.is_open], **_lists(students),
+             _DECIDED: [_about(one) for one in unclear if not one.is_open]}
     for title, lines in lists.items():
         if lines:
             remark = [Paragraph((_REMARKS[title],), "small")] if title in _REMARKS else []
@@ -76,10 +70,8 @@ def _lists(students: Sequence[StudentResult]) -> dict[str, list[Line]]:
 
 
 def _about(unclear: Unclear) -> Line:
-    likely = ", ".join(filter(None, (unclear.student, unclear.lab and f"lab {unclear.lab}")))
-    about = f"{unclear.kind.value}{f' (likely {likely})' if likely else ''}: {unclear.why}"
-    line: Line = (code(one_line(unclear.path)), f", {one_line(about, _MAX_ADVICE)} ")
-    return (*line, code(one_line(unclear.advice, _MAX_ADVICE))) if unclear.advice else line
+    whose = " ".join(filter(None, (unclear.student, unclear.lab)))
+    return code(one_line(unclear.path)), f"{whose and f', {whose}'}: {one_line(unclear.why)}"
 
 
 def _who(student: StudentResult) -> str:

@@ -21,7 +21,7 @@ from course.grading.export.class_report import ClassReport
 from course.grading.export.conftest import SECRET, a_lab, a_student, a_test, without_score
 from course.grading.export.student_view import alias_of
 from course.grading.export.test_text import NASTY, Tags
-from course.grading.intake.unclear import Kind, Unclear
+from course.grading.intake.platforms import Unclear
 
 FORMATS = Path(__file__).parents[3] / "docs/grading-formats.md"
 FOR_STUDENTS = ("results.json", "junit.xml", "feedback.md", "feedback.html")
@@ -340,25 +340,19 @@ def test_the_schema_refuses_what_gradescope_does_not_know(out):
             jsonschema.validate(wrong, documented("results.json"))
 
 
-UNCLEAR = [
-    Unclear("ann/lab 21 <b>.py", Kind.MISNAMED, "lab 21 <b>.py is not graded.",
-            "mv -n -- 'ann/lab 21 <b>.py' ann/2.1.py", "ann", "2.1"),
-    Unclear("new\nline\x1b[2J", Kind.NAME, "It has '\\n'.", "mv -n -- $'new\\x0aline' new-line"),
-    Unclear("\udcff", Kind.UNKNOWN, "? is not on the roster.", is_open=False),
-    Unclear("ben/starter.py", Kind.WRONG_LAB, "It looks like lab 2.2.", "", "ben", "2.2", False, "2.1")]
+UNCLEAR = [Unclear("ann/lab 21 <b>.py", "lab 21 <b>.py is not named like a lab's file.", "ann"),
+           Unclear("new\nline\x1b[2J", "It has '\\n'."), Unclear("\udcff", "? is not on the roster."),
+           Unclear("ben/2.1.py", "2.1.py is empty.", "ben", "2.1", False)]
 
 
-def test_unclear_files_are_in_the_report_and_in_a_list_that_validates(tmp_path, students, provenance):
+def test_what_is_not_graded_is_in_the_report_and_in_a_list_that_validates(tmp_path, students, provenance):
     assert export.write_all(tmp_path, students, provenance, UNCLEAR) == []
     listed = json.loads((tmp_path / "unclear.json").read_text())
     jsonschema.validate(listed, documented("unclear.json"))
     assert [one["path"] for one in listed] == [one.path for one in UNCLEAR]
-    kinds = documented("unclear.json")["items"]["properties"]["kind"]["enum"]
-    assert kinds == [kind.value for kind in Kind]
     text = (tmp_path / "report.md").read_text()
-    assert "To decide (2)" in text and "Further files (1)" in text
-    assert "Graded files that look like another lab's (1)" in text
-    assert "misnamed (likely ann, lab 2.1)" in text and "`mv -n -- 'ann/lab 21 <b>.py' ann/2.1.py`" in text
+    assert "Handed in, but not graded (3)" in text and "Not graded, and decided (1)" in text
+    assert "`ben/2.1.py`, ben 2.1: 2.1.py is empty." in text.replace("\\", "")
     page = (tmp_path / "report.html").read_text()
     assert "<b>" not in page and "\x1b" not in page and "\x1b" not in text
 

@@ -1,14 +1,15 @@
-"""``unclear.json``: files that were handed in but are not graded under their names. The report shows them to people."""
+"""``unclear.json``: what was handed in and is not graded. The report shows it to people."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from course.core.result import Provenance, StudentResult
 from course.grading.export import output_files
-from course.grading.intake.unclear import Unclear
+from course.grading.intake.platforms import Unclear
 
 
 class UnclearFiles:
@@ -20,4 +21,4 @@ class UnclearFiles:
         self._unclear = unclear
 
     def write(self, out: Path, students: Sequence[StudentResult], provenance: Provenance) -> None:
-        output_files.write(out / self.name, json.dumps([one.to_json() for one in self._unclear], indent=1) + "\n")
+        output_files.write(out / self.name, json.dumps(list(map(dataclasses.asdict, self._unclear)), indent=1) + "\n")

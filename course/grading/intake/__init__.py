@@ -1,6 +1,6 @@
-"""Submissions of a class, turned into bytes that are safe to pass on, and assigned to students and labs.
+"""Submissions of a class: whose they are, by the names that a platform gives them, and which file is which lab's.
 
-    find (whose is it, by names only) ──▶ settle with the roster ──▶ read, bounded ──▶ one file or one sentence per lab
+    platforms ──▶ reader, in a process with limits ──▶ layout: one file or one sentence per lab, and what was left out
 
-Nothing from a submission is run, imported or written under a name that the student chose.
+Nothing from a submission is run, imported or written under a name that the student chose. Nothing is guessed.
 """

@@ -1,441 +1,514 @@
-"""Submissions of a class: which student each belongs to, which file is which lab's, and what is said about odd ones."""
+"""What is handed in is read within limits, belongs to one student and one lab, or is listed: nothing is guessed."""
 
+import bz2
 import gzip
 import io
-import json
 import os
 import re
+import resource
 import stat
-import subprocess
+import struct
+import sys
 import tarfile
+import unicodedata
 import zipfile
+from datetime import datetime, timedelta
 
 import pytest
 
-from course.grading.intake.assign_owners import settle
-from course.grading.intake.find_submissions import find
-from course.grading.intake.lab_names import lab_of
-from course.grading.intake.lms_names import label_of, read_pattern
-from course.grading.intake.match_labs import MAX_EARLIER, take_in
-from course.grading.intake.read_files import MAX_MEMBERS
-from course.grading.intake.roster import Roster, Student, check_id, read_roster
-from course.grading.intake.unclear import Kind
+from course.grading.intake import layout, platforms, reader
+from course.grading.intake.layout import lab_of, take_in
+from course.grading.intake.platforms import _of_canvas, _of_folder, _of_moodle, find
+from course.grading.intake.reader import Refused
+from course.grading.intake.roster import is_id, read_roster
+from course.grading.intake.times import read_time, read_times
 from course.lab.lab import PROJECT_ROOT, LabError, discover, find_lab
 
 LABS = discover()
-LAB = find_lab("2.1", LABS)
-TEXT = b"class BlockPool:\n    pass\n"
+LAB, OTHER = find_lab("2.1", LABS), find_lab("2.2", LABS)
+STARTER = LAB.relative(LAB.starter)
 
 
-def taken(folder, asked=(LAB,), roster=None, **options):
-    """Return what was taken in for each student."""
-    found, _ = find(folder, options.pop("pattern", None))
-    return {submission.student.id: take_in(submission, LABS, list(asked))
-            for submission in settle(found, roster, labs=LABS, **options).submissions}
+def lay(folder, files):
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
 
 
-def settled(folder, roster=None, **options):
-    return settle(find(folder, options.pop("pattern", None))[0], roster, labs=LABS, **options)
+def zipped(files, method=zipfile.ZIP_DEFLATED):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name), content, method)
+    return buffer.getvalue()
 
 
-def run(command):
-    subprocess.run(["bash", "-c", command], check=True)
+def tarred(files, mode="w"):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=mode) as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            if isinstance(content, dict):
+                for field, value in content.items():
+                    setattr(entry, field, value)
+                content = b""
+            entry.size = len(content) if not entry.pax_headers else 0
+            archive.addfile(entry, io.BytesIO(content.encode() if isinstance(content, str) else content))
+    return buffer.getvalue()
+
+
+def roster(tmp_path, text="id,name,email,moodle,canvas\nann,Ann Lee,ann@x.org,7,70\nbob,Bob,,8,80\n"):
+    path = tmp_path / "roster.csv"
+    path.write_text(text)
+    return read_roster(path)
+
+
+def found_in(folder, platform="folder", known=None, asked=(LAB,)):
+    """Return the text or the problem of each student and asked lab, and the paths that are listed."""
+    found = find(folder, platform, known)
+    taken = {one.student.id: take_in(one, LABS, asked, PROJECT_ROOT) for one in found.submissions}
+    files = {(student, lab): file.content.decode() or file.problem
+             for student, one in taken.items() for lab, file in one.files.items()}
+    return files, [one.path for one in [*found.unclear, *(each for one in taken.values() for each in one.unclear)]]
+
+
+def read_one(folder):
+    (submission,) = find(folder, "folder", None).submissions
+    return layout.read(submission)
+
+
+# ---- whose it is
 
 
 def test_the_names_in_the_manual_belong_to_the_ids_next_to_them():
-    text = (PROJECT_ROOT / "docs/grading.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (Moodle|Canvas|Blackboard|none) \| (.*) \| `(\w+)` \|$", text, re.M)
-    assert len(rows) == 4
-    for _, names, student in rows:
-        for name in re.findall("`(.*?)`", names):
-            label = label_of(name.partition("/")[0], "/" in name)
-            assert label is not None and label.keys[0] == student, name
+    rules = {"folder": _of_folder, "moodle": _of_moodle, "canvas": _of_canvas}
+    text = (PROJECT_ROOT / "docs/grading.md").read_text(encoding="utf-8").partition("| `--platform`")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \| `(\w+)` \|$", text, re.M)
+    assert [row[0] for row in rows] == ["folder", "moodle", "canvas"]
+    for platform, names, student in rows:
+        for name in re.findall("`([^`]+)`", names):
+            top, slash, rest = name.partition("/")
+            assert [label.keys for label in rules[platform](top, bool(slash))] == [(student,)], name
 
 
-def only(folder, **options):
-    """Return the only file of the only student."""
-    (result,) = taken(folder, **options).values()
-    (file,) = result.files.values()
-    return file
-
-
-def put(path, content=TEXT):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path
-
-
-def zipped(files):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
-
-
-def tarred(entries):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for entry, content in entries:
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-# ---- shapes
-
-
-@pytest.mark.parametrize("name", [
-    "ann/starter.py", "ann/2.1.py", "ann/lab-01-block-allocator/starter.py", "ann/block_allocator.py",
-    "ann/2.1/starter.py", "ann/phase-02-paged-attention/labs/lab-01-block-allocator/starter.py", "ann/starter (1).py",
-    "ann/work/starter.py", "ann.py", "ann_2.1.py", "Ann Lee_7_assignsubmission_file_/starter.py",
-    "leeann_7_123_starter.py", "leeann_LATE_7_123_starter-2.py", "Lab_ann_attempt_2026-01-02-03-04-05_starter.py",
+@pytest.mark.parametrize("rule, name, is_folder, expected", [
+    (_of_moodle, "Jane_123455_123456_assignsubmission_file_", True, ("123456", "")),
+    (_of_moodle, "Jane_123455_123456_assignsubmission_file", True, ("123456", "")),
+    (_of_moodle, "Jane_123455_123456_assignsubmission_file_a_b.py", False, ("123456", "a_b.py")),
+    (_of_moodle, "_9_8_assignsubmission_file_", True, ("8", "")),
+    (_of_moodle, "Jane_9_assignsubmission_file__8_assignsubmission_file_", True, "does not have one"),
+    (_of_moodle, "Jane_9_assignsubmission_file_x_8_assignsubmission_file_y.py", False, "does not have one"),
+    (_of_moodle, "Jane_9_assignsubmission_onlinetext_", True, "is not a file"),
+    (_of_moodle, "Jane_９_assignsubmission_file_", True, "does not have one"),
+    (_of_canvas, "smithjane_LATE_12_34_starter-1.py", False, ("12", "starter.py")),
+    (_of_canvas, "van_der_berg_12_34_2.1.py", False, ("12", "2.1.py")),
+    (_of_canvas, "smith_12_345_678_starter.py", False, "can be read in two ways"),
+    (_of_canvas, "smith_12_34_b_56_78_starter.py", False, "can be read in two ways"),
+    (_of_canvas, "smith_12_text.html", False, "does not have one"),
+    (_of_canvas, "smith_12_34_starter.py", True, "is a folder"),
+    (_of_folder, "ann.tar.gz", False, ("ann", "")), (_of_folder, "Ann.B.ZIP", False, ("Ann.B", "")),
+    (_of_folder, "ann.py", False, "is neither a folder"),
 ])
-def test_every_shape_gives_the_file(tmp_path, name):
-    put(tmp_path / name)
-    file = only(tmp_path)
-    assert (file.content, file.problem) == (TEXT, "")
+def test_a_name_counts_if_it_can_be_read_in_one_way(rule, name, is_folder, expected):
+    labels = rule(name, is_folder)
+    if isinstance(expected, str):
+        assert expected in labels
+    else:
+        assert [(label.keys[0], label.file, label.is_late) for label in labels] == [(*expected, "LATE" in name)]
 
 
-@pytest.mark.parametrize("name, content", [
-    ("ann.zip", zipped({"starter.py": TEXT})),
-    ("ann.zip", zipped({"phase-02-x/labs/lab-01-block-allocator/starter.py": TEXT, "__MACOSX/starter.py": b"\0"})),
-    ("ann.tgz", gzip.compress(tarred([(tarfile.TarInfo("./work/starter.py"), TEXT)]))),
-    ("ann.tar.gz", gzip.compress(tarred([(tarfile.TarInfo("2.1.py"), TEXT)]))),
-    ("ann.tar", tarred([(tarfile.TarInfo("starter.py"), TEXT)])),
-    ("ann/all.zip", zipped({"starter.py": TEXT})),
-    ("ann/2.1.zip", zipped({"starter.py": TEXT})),
-])
-def test_archives_are_read_where_they_lie(tmp_path, name, content):
-    put(tmp_path / name, content)
-    file = only(tmp_path)
-    assert (file.content, file.problem) == (TEXT, "")
+def test_a_display_name_does_not_make_a_file_another_students(tmp_path):
+    lay(tmp_path / "in", {"Jane_7_8_assignsubmission_file_/starter.py": "jane"})
+    files, left_out = found_in(tmp_path / "in", "moodle", roster(tmp_path))
+    assert files == {("ann", "2.1"): "Nothing was handed in.", ("bob", "2.1"): "jane"} and not left_out
 
 
-def test_one_archive_may_hold_all(tmp_path):
-    inner = zipped({"starter.py": b"x = 1\n"})
-    all_of_them = {"subs/ann/starter.py": TEXT, "subs/bob.zip": inner, "subs/c_2.1.py": TEXT}
-    path = put(tmp_path / "class.zip", zipped(all_of_them))
-    files = {student: result.files["2.1"].content for student, result in taken(path).items()}
-    assert files == {"ann": TEXT, "bob": b"x = 1\n", "c": TEXT}
+def test_a_lone_students_folder_is_never_a_class(tmp_path):
+    folder = lay(tmp_path / "in", {"bob/ann/2.1.py": "forged", "bob/zoe/2.1.py": "forged too", "bob/notes.txt": ""})
+    files, left_out = found_in(folder, known=roster(tmp_path))
+    assert files["ann", "2.1"] == "Nothing was handed in." and files["bob", "2.1"].startswith("2 files are lab 2.1")
+    assert left_out == ["bob/notes.txt", "bob/zoe/2.1.py"]
+    archive = lay(tmp_path / "zip", {"bob.zip": zipped({"ann/2.1.py": "forged"})})
+    assert found_in(archive, known=roster(tmp_path))[0]["ann", "2.1"] == "Nothing was handed in."
 
 
-METADATA = """\
-submission_11:
+def test_who_is_not_on_the_roster_or_cannot_be_an_id_is_listed(tmp_path):
+    names = ["eve", "#ann", "-rf", "..dots", "new\nline", "x" * 120, "\u202etxt", os.fsdecode(b"bad\xff"), ".ann"]
+    folder = lay(tmp_path / "in", {f"{name}/2.1.py": "x" for name in ["ann", *names]})
+    lay(folder, {".git/config": "", "__MACOSX/ann/2.1.py": "", "._ann": "", "ann.py": "", ".DS_Store": ""})
+    files, left_out = found_in(folder, known=roster(tmp_path))
+    assert files == {("ann", "2.1"): "x", ("bob", "2.1"): "Nothing was handed in."}
+    assert left_out == sorted([*names, "ann.py"])
+    files, left_out = found_in(folder)
+    assert set(files) == {("ann", "2.1"), ("eve", "2.1")} and left_out == sorted([*names[1:], "ann.py"])
+    with pytest.raises(LabError, match=r"nothing that can be graded.\n  eve: 'eve' is not on the roster."):
+        find(lay(tmp_path / "other", {"eve/2.1.py": ""}), "folder", roster(tmp_path))
+
+
+@pytest.mark.parametrize("names", [
+    ("ann/2.1.py", "ann.zip"), ("josé/2.1.py", unicodedata.normalize("NFD", "josé.zip"))])
+def test_of_two_submissions_neither_counts(tmp_path, names):
+    folder = lay(tmp_path, {names[0]: "one", names[1]: zipped({"2.1.py": "two"}), "bob/2.1.py": "bob"})
+    found = find(folder, "folder", None)
+    (twice,) = [one for one in found.submissions if one.problem]
+    taken = take_in(twice, LABS, [LAB], PROJECT_ROOT)
+    assert taken.files["2.1"].is_undecided and not taken.files["2.1"].is_attempt and "two submissions" in twice.problem
+    assert [one.student for one in found.unclear] == [twice.student.id]
+
+
+def test_two_ids_that_are_one_folder_on_some_disks_are_left_out(tmp_path):
+    files, left_out = found_in(lay(tmp_path, {"ann.zip": zipped({}), "Ann.zip": zipped({}), "bob/2.1.py": "x"}))
+    assert set(files) == {("bob", "2.1")} and sorted(left_out) == ["Ann.zip", "ann.zip"]
+
+
+@pytest.mark.parametrize("name, words", [
+    ("Jane_7_assignsubmission_file_/a.py", "add --platform moodle"), ("smith_1_2_a.py", "add --platform canvas"),
+    ("submission_metadata.yml", "add --platform gradescope"), ("phase-01-intro/x", "looks like one student's course")])
+def test_a_download_is_not_taken_for_a_folder_per_student(tmp_path, name, words):
+    with pytest.raises(LabError, match=words):
+        find(lay(tmp_path, {"ann/2.1.py": "x", name: ""}), "folder", None)
+
+
+def test_canvas_and_flat_moodle_give_several_files(tmp_path):
+    lay(tmp_path / "c", {"leeann_LATE_70_1_2.1.py": "a", "leeann_LATE_70_2_2.2-1.py": "b", "leeann_70_3_x.pdf": "",
+                         "bob_80_4_work.zip": zipped({"w/2.1.py": "c"})})
+    files, left_out = found_in(tmp_path / "c", "canvas", roster(tmp_path), [LAB, OTHER])
+    assert [files[key] for key in (("ann", "2.1"), ("ann", "2.2"), ("bob", "2.1"))] == ["a", "b", "c"]
+    assert left_out == ["leeann_70_3_x.pdf"]
+    (ann, _) = find(tmp_path / "c", "canvas", roster(tmp_path)).submissions
+    assert take_in(ann, LABS, [LAB], PROJECT_ROOT).notes[0] == "Its name says that it is late."
+    lay(tmp_path / "m", {"Ann_7_assignsubmission_file_2.1.py": "a", "Ann_7_assignsubmission_file_2.2.py": "b"})
+    files, left_out = found_in(tmp_path / "m", "moodle", roster(tmp_path), [LAB, OTHER])
+    assert [files["ann", lab] for lab in ("2.1", "2.2")] == ["a", "b"] and not left_out
+
+
+METADATA = """---
+submission_1:
   :submitters:
-  - :name: Ann Lee
-    :sid: '0071'
-    :email: ann@x.edu
-  - :name: Bob
-    :sid:
-    :email: bob@x.edu
-  :created_at: 2026-01-01 00:00:00 Z
+  - :name: 'Zoe aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+      - :sid: bob
+      :email: bob@x.org'
+    :sid: ann
+    :email: zoe@x.org
+  - :name: No Number
+    :sid: ''
+    :email: Bob@x.org
+  :created_at: 2026-03-01 10:00:00.123456000 -08:00
   :history:
-  - :id: 5
-    :submitters:
-    - :name: Eve
-      :sid: '666'
+  - :submitters:
+    - :sid: eve
+submission_2:
+  :submitters: []
 """
 
 
-@pytest.mark.parametrize("is_archive", [False, True])
-def test_a_gradescope_export_names_its_groups(tmp_path, is_archive):
-    put(tmp_path / "in/submission_11/starter.py")
-    put(tmp_path / "in/submission_metadata.yml", METADATA.encode())
-    if is_archive:
-        put(tmp_path / "in.zip", zipped({"submission_11/starter.py": TEXT, "submission_metadata.yml": METADATA}))
-    result = taken(tmp_path / ("in.zip" if is_archive else "in"))
-    assert {student: one.files["2.1"].content for student, one in result.items()} == {"0071": TEXT, "bob@x.edu": TEXT}
+def test_gradescopes_table_names_groups_and_times(tmp_path):
+    pytest.importorskip("yaml")
+    folder = lay(tmp_path / "in", {"submission_metadata.yml": METADATA, "submission_1/starter.py": "x",
+                                   "submission_2/starter.py": "y", "submission_3/starter.py": "z"})
+    known = roster(tmp_path, "id,email\nann,\nbob,bob@x.org\neve,\n")
+    found = find(folder, "gradescope", known)
+    assert [(one.student.id, len(one.parts)) for one in found.submissions] == [("ann", 1), ("bob", 1), ("eve", 0)]
+    assert found.submissions[0].parts[0].label.submitted.isoformat() == "2026-03-01T10:00:00-08:00"
+    assert [one.path for one in found.unclear] == ["submission_2", "submission_3"]
+    assert {one.student.id for one in find(folder, "gradescope", None).submissions} == {"ann", "Bob@x.org"}
+    (folder / "submission_metadata.yml").write_text(METADATA.replace("2026-03-01 10", "yesterday"))
+    with pytest.raises(LabError, match="submission_metadata.yml, submission_1: 'yesterday:00:00.* is not a time"):
+        find(folder, "gradescope", known)
+    for text in ("a: [", "\t", "a: &a [*a]"):
+        (folder / "submission_metadata.yml").write_text(text)
+        with pytest.raises(LabError):
+            find(folder, "gradescope", known)
+    with pytest.raises(LabError, match="does not contain submission_metadata.yml"):
+        find(folder / "submission_1", "gradescope", known)
 
 
-def test_a_whole_course_gives_every_lab(tmp_path):
-    for lab in LABS:
-        put(tmp_path / "ann" / lab.relative(lab.starter), lab.number.encode())
-    put(tmp_path / "ann/conftest.py", b"raise SystemExit")
-    put(tmp_path / "ann" / LAB.relative(LAB.solution), b"solution")
-    (result,) = taken(tmp_path, asked=LABS).values()
-    assert {number: file.content.decode() for number, file in result.files.items()} == {n: n for n in result.files}
-    assert len(result.files) == len(LABS) and result.notes == ()
+# ---- which lab it is
 
 
-# ---- which student
-
-
-def test_the_roster_knows_ids_addresses_and_names(tmp_path):
-    roster = Roster([Student("s1", "Jane Smith", "jane@x.edu"), Student("s2", "Lee, Ann"), Student("s3", "Bob Ray")])
-    assert [roster.find([key]) for key in ("S1", "jane@x.edu", "jane", "Jane Smith", "smithjane", "annlee", "zoe")] == [
-        "s1", "s1", "s1", "s1", "s1", "s2", None]
-    put(tmp_path / "smithjane_9_1_starter.py")
-    put(tmp_path / "leeann_8_2_starter.py")
-    result = taken(tmp_path, roster=roster)
-    assert {student: one.is_submitted for student, one in result.items()} == {"s1": True, "s2": True, "s3": False}
-    assert result["s3"].files["2.1"].is_missing
-
-
-@pytest.mark.parametrize("text", [
-    "id,name,email\ns1,Jane,j@x\ns2,Bob,\n", "\ufeffStudent ID;Full Name\ns1;Jane\n\ns2;Bob\n",
-    "Student,ID,SIS User ID,Section\n    Points Possible,,,\nJane,s1,77,A\nBob,s2,78,A\n",
-    "First name\tLast name\tUsername\nJane\t\ts1\nBob\t\ts2\n",
+@pytest.mark.parametrize("name, asked, number", [
+    ("2.1.py", [LAB, OTHER], "2.1"), ("work/2.1.py", [LAB, OTHER], "2.1"), (STARTER, [LAB, OTHER], "2.1"),
+    (f"repo-main/{STARTER}", [OTHER], "2.1"), ("lab-01-block-allocator/starter.py", [OTHER], "2.1"),
+    ("starter.py", [LAB], "2.1"), ("work/starter.py", [LAB], "2.1"), ("starter.py", [LAB, OTHER], None),
+    ("2.2/starter.py", [LAB], None), ("phase-09-x/starter.py", [LAB], None), ("lab2/starter.py", [LAB], None),
+    ("Starter.py", [LAB], None), ("starter (1).py", [LAB], None), ("starter.py.txt", [LAB], None),
+    ("lab-2.1.py", [LAB], None), ("2.1.ipynb", [LAB], None), ("solution.py", [LAB], None), ("2.1", [LAB], None),
 ])
-def test_a_roster_is_read_whatever_wrote_it(tmp_path, text):
-    roster = read_roster(put(tmp_path / "roster.csv", text.encode()))
-    assert {student.id: student.name for student in roster.students.values()} == {"s1": "Jane", "s2": "Bob"}
+def test_only_the_layouts_names_are_a_labs(name, asked, number):
+    lab = lab_of(name, LABS, asked[0] if len(asked) == 1 else None)
+    assert (lab.number if lab else None) == number
 
 
-@pytest.mark.parametrize("text, words", [
-    ("name\nJane\n", "no column contains the student's id; the columns are 'name'"), ("id\n", "has no rows"),
-    ("id\ns1\ns1\n", "line 3: 's1' appears twice"), ("id\nann\nAnn\n", "also as 'ann'"),
-    ("id,name\n,Jane\n", "line 2: '' cannot be"), ("id\n../x\n", "'../x' cannot be"), ("id\n.x\n", "'.x' cannot be"),
-])
-def test_a_roster_that_is_none_is_refused(tmp_path, text, words):
-    with pytest.raises(LabError, match="roster.csv") as error:
-        read_roster(put(tmp_path / "roster.csv", text.encode()))
-    assert words in str(error.value)
+def test_what_is_not_a_labs_is_listed_and_told_to_the_student(tmp_path):
+    folder = lay(tmp_path, {"ann/block_pool_final(2).py": "x", "ann/2.2.py": "other", "bob/2.1.py": "b"})
+    files, left_out = found_in(folder)
+    assert files["ann", "2.1"] == "There is no starter.py or 2.1.py in the submission."
+    assert left_out == ["ann/block_pool_final(2).py"]
+    (ann, _) = find(folder, "folder", None).submissions
+    taken = take_in(ann, LABS, [LAB], PROJECT_ROOT)
+    assert taken.files["2.1"].is_missing and taken.notes == (
+        "block_pool_final(2).py is not named like a lab's file. It is not graded.",)
 
 
-@pytest.mark.parametrize("text", ["a/b", "..", ".a", "-rf", "a\x1b", "a\u202eb", "", "a" * 81, "a."])
-def test_ids_that_cannot_be_folders(text):
-    with pytest.raises(LabError):
-        check_id(text, "here")
+def test_two_files_for_one_lab_have_no_score_and_equal_ones_are_one(tmp_path):
+    folder = lay(tmp_path, {"ann/2.1.py": "a", "ann/old/2.1.py": "b", "bob/2.1.py": "c", "bob/x/2.1.py": "c"})
+    files, left_out = found_in(folder)
+    assert files["ann", "2.1"] == "2 files are lab 2.1: 2.1.py, old/2.1.py. Keep one of them."
+    assert files["bob", "2.1"] == "c" and left_out == ["ann/old/2.1.py"]
 
 
-def test_who_is_not_on_the_roster_is_named(tmp_path):
-    put(tmp_path / "ann.py")
-    put(tmp_path / "eve/starter.py")
-    roster = Roster([Student("ann"), Student("bob")])
-    assert list(taken(tmp_path, roster=roster)) == ["ann", "bob"]
-    (unclear,) = settled(tmp_path, roster=roster).unclear
-    assert (unclear.path, unclear.kind, unclear.student) == ("eve", Kind.UNKNOWN, "")
-    assert unclear.why == "eve is not on the roster." and "--allow-unknown" in unclear.advice
-    with pytest.raises(LabError, match="Nothing can be graded(.|\n)*eve is not on the roster"):
-        settled(tmp_path, roster=Roster([Student("zoe")]))
-    assert list(taken(tmp_path, roster=roster, allow_unknown=True)) == ["ann", "bob", "eve"]
-
-
-def test_of_two_submissions_neither_counts_and_both_are_named(tmp_path):
-    put(tmp_path / "ann/starter.py")
-    put(tmp_path / "ann.zip", zipped({"starter.py": TEXT}))
-    put(tmp_path / "bob/starter.py")
-    result = taken(tmp_path, takes_latest=True)
-    file = result["ann"].files["2.1"]
-    assert file.problem == "ann handed in twice: ann and ann.zip. Keep one of them."
-    assert file.is_undecided and not file.is_missing and not file.content
-    assert result["bob"].files["2.1"].content == TEXT
-    (unclear,) = settled(tmp_path).unclear
-    assert (unclear.kind, unclear.student) == (Kind.TWICE, "ann")
-    run(unclear.advice.partition(": ")[2])
-    assert taken(tmp_path)["ann"].files["2.1"].content == TEXT and not settled(tmp_path).unclear
-
-
-def test_attempts_with_numbers_are_in_order_and_the_last_is_current(tmp_path):
-    put(tmp_path / "leeann_7_1_starter.py", b"first = 1\n")
-    put(tmp_path / "leeann_7_3_starter-10.py")
-    put(tmp_path / "leeann_7_2_starter-9.py", b"second = 2\n")
-    (result,) = taken(tmp_path).values()
-    assert result.files["2.1"].content == TEXT
-    assert [file.content for file in result.earlier["2.1"]] == [b"first = 1\n", b"second = 2\n"]
-    (result,) = taken(tmp_path, takes_latest=True).values()
-    assert result.files["2.1"].content == TEXT and result.earlier["2.1"] == ()
-
-
-def test_of_many_attempts_the_oldest_are_left_out(tmp_path):
-    for number in range(MAX_EARLIER + 3):
-        put(tmp_path / f"Lab_ann_attempt_2026-03-01-10-00-{number:02}_starter.py", f"x = {number}\n".encode())
-    (result,) = taken(tmp_path).values()
-    assert [file.content for file in result.earlier["2.1"]] == [b"x = %d\n" % n for n in range(2, MAX_EARLIER + 2)]
-    assert result.files["2.1"].content == b"x = %d\n" % (MAX_EARLIER + 2)
-    assert result.notes == ("2 more of the earlier attempts were left out.",)
-
-
-def test_the_latest_counts_only_where_names_say_which_it_is(tmp_path):
-    pattern = read_pattern(r"(?P<student>\w+)-(?P<attempt>\d)[a-z]?\.py")
-    put(tmp_path / "ann-1a.py", b"first = 1\n")
-    put(tmp_path / "ann-1b.py", b"other = 1\n")
-    put(tmp_path / "ann-2.py")
-    problem = only(tmp_path, pattern=pattern).problem
-    assert re.search("ann handed in twice.*--latest takes the later one", problem)
-    assert only(tmp_path, pattern=pattern, takes_latest=True).content == TEXT
-    put(tmp_path / "ann-2b.py", b"other = 2\n")
-    for takes_latest in (False, True):
-        assert "Keep one of them." in only(tmp_path, pattern=pattern, takes_latest=takes_latest).problem
-
-
-def test_a_pattern_says_whose(tmp_path):
-    put(tmp_path / "hw3-ann-final.py")
-    put(tmp_path / "notes.py")
-    pattern = read_pattern(r"hw3-(?P<student>\w+)-final\.py")
-    assert list(taken(tmp_path, pattern=pattern)) == ["ann"]
-    assert [one.shown for one in find(tmp_path, pattern)[1]] == ["notes.py"]
-    for text, words in (("(", "is not a regular expression"), (r"\w+", "no group named student")):
-        with pytest.raises(LabError, match=words):
-            read_pattern(text)
-
-
-def test_ann_and_Ann_would_share_a_folder(tmp_path):
-    put(tmp_path / "ann/starter.py")
-    put(tmp_path / "Ann.py")
-    put(tmp_path / "bob/starter.py")
-    assert list(taken(tmp_path)) == ["bob"]
-    first, second = settled(tmp_path).unclear
-    assert [first.path, second.path] == ["Ann.py", "ann"] and first.kind is second.kind is Kind.TWINS
-    run(first.advice)
-    assert sorted(taken(tmp_path)) == ["Ann-2", "ann", "bob"]
-
-
-def test_one_students_course_is_no_class(tmp_path):
-    put(tmp_path / "phase-02-x/labs/lab-01-block-allocator/starter.py")
-    with pytest.raises(LabError, match="looks like one student's course"):
-        find(tmp_path, None)
-    with pytest.raises(LabError, match="contains no submissions"):
-        (tmp_path / "empty").mkdir()
-        find(tmp_path / "empty", None)
-
-
-def test_names_of_platforms():
-    assert label_of("Jane Smith_123_assignsubmission_file_", True).keys == ("123", "Jane Smith")
-    assert label_of("Jane Smith_123_assignsubmission_onlinetext_", True) is None
-    late = label_of("smithjane_LATE_1_2_my_file-3.py", False)
-    assert (late.keys, late.file, late.attempt, late.is_late) == (("1", "smithjane"), "my_file.py", (3,), True)
-
-
-@pytest.mark.parametrize("name, number", [
-    ("lab-01-block-allocator/solution.py", None), ("2.1/conftest.py", None), ("2.1/test_lab.py", None),
-    ("2.1/starter.new.py", None), ("2.2/starter.py", "2.2"), ("Starter.PY", "2.1"), ("other.py", None),
-    ("conftest.py", None), ("starter_2.2.py", "2.2"), ("2.1/2.1.py", "2.1"), ("starter.ipynb", "2.1"),
-])
-def test_only_expected_names_are_a_labs(name, number):
-    lab = lab_of(name, LABS, LAB)
-    assert (lab and lab.number) == number
-
-
-# ---- oddities
-
-NOTEBOOK = json.dumps({"cells": [], "nbformat": 4}).encode()
-
-
-@pytest.mark.parametrize("name, content, words", [
-    ("starter.py", zipped({"a": b"1"}), "starter.py contains a zip archive, not Python"),
-    ("starter.py", NOTEBOOK, "contains a Jupyter notebook; hand in starter.py"),
-    ("starter.ipynb", NOTEBOOK, "starter.ipynb is a Jupyter notebook; hand in starter.py"),
-    ("starter.py", "x = 1".encode("utf-16"), "is UTF-16; save it as UTF-8"),
-    ("starter.py", "x = 1".encode("utf-16-le"), "is UTF-16 without a byte-order mark"),
-    ("starter.py", "a = 1\nb = 'ä'".encode("latin-1"), "is not UTF-8 (byte 0xe4 in line 2; in Latin-1 that is ä)"),
-    ("starter.py", b"", "is empty"), ("starter.py", b" \n\n", "is empty"), ("starter.py", b"\xef\xbb\xbf", "is empty"),
-    ("starter.py", b"x = 1\ny = '\0'\n", "has a nul byte in line 2"),
-    ("starter.py", b"#" * 6_000_000, "has 6.0 MB; the limit for a lab's file is 1 MB"),
-    ("starter.txt", TEXT, "is not named like a Python file (.txt)"), ("starter.py.txt", TEXT, "(.txt)"),
-    ("starter.zip", b"PK\x03\x04", "is a damaged archive, or not an archive"),
-    ("work.zip", zipped({"starter.py": b"#" * 4_000_000}), "would grow to more than 100 times"),
-    ("work.tgz", gzip.compress(bytes(4_000_000)), "would grow to more than 100 times"),
-    ("work.tgz", b"\x1f\x8b1234", "is a damaged archive"), ("work.tar", b"x" * 10_000, "is a damaged archive"),
-    ("mine.py", TEXT, "There is no starter.py in the submission; it contains mine.py."),
-    ("solution.py", TEXT, "There is no starter.py in the submission; it contains solution.py."),
-    ("lab.ipynb", b"{}", "lab.ipynb is a Jupyter notebook; hand in starter.py."),
-])
-def test_what_it_is_is_said(tmp_path, name, content, words):
-    put(tmp_path / "ann" / name, content)
-    file = only(tmp_path)
-    assert words in file.problem and file.content == b""
+@pytest.mark.parametrize("content, words", [
+    (b"", "2.1.py is empty."), (b" \n", "is empty"), (b"\xef\xbb\xbf", "is empty"),
+    ("é".encode("latin-1"), "not a UTF-8 text"),
+    ("x = 1".encode("utf-16"), "not a UTF-8 text"), (b"PK\x03\x04\x00", "not a UTF-8 text"),
+    (b"#" * 1_000_001, "is larger than 1 MB")])
+def test_a_text_that_cannot_be_graded_is_listed(tmp_path, content, words):
+    files, left_out = found_in(lay(tmp_path, {"ann/2.1.py": content}))
+    assert words in files["ann", "2.1"] and left_out == ["ann/2.1.py"]
 
 
 def test_a_byte_order_mark_is_taken_off(tmp_path):
-    put(tmp_path / "ann/starter.py", b"\xef\xbb\xbf" + TEXT)
-    assert only(tmp_path).content == TEXT
+    assert found_in(lay(tmp_path, {"ann/2.1.py": b"\xef\xbb\xbfx = 1\n"})) == ({("ann", "2.1"): "x = 1\n"}, [])
+
+
+@pytest.mark.parametrize("prefix", ["", "mini-vllm-main/"])
+def test_a_copy_of_the_course_is_not_listed_file_by_file(tmp_path, prefix):
+    folder = LAB.relative(LAB.folder)
+    files = {f"{prefix}{STARTER}": "mine", f"{prefix}README.md": "", f"{prefix}{folder}/test_lab.py": "changed",
+             f"{prefix}course/cli.py": "", f"{prefix}.git/x": "", f"{prefix}{folder}/__pycache__/x.pyc": "",
+             f"{prefix}{folder}/mine.py": "", f"{prefix}phase-99/x.py": "", "elsewhere/README.md": ""}
+    texts, left_out = found_in(lay(tmp_path, {f"ann/{name}": text for name, text in files.items()}), asked=[LAB, OTHER])
+    unknown = [f"{prefix}{folder}/mine.py", f"{prefix}phase-99/x.py", "elsewhere/README.md"]
+    assert texts["ann", "2.1"] == "mine" and left_out == sorted(f"ann/{name}" for name in unknown)
+    alone = {"ann/starter.py": "mine", "ann/test_lab.py": "", "ann/hints.md": "", "ann/cli.py": ""}
+    assert found_in(lay(tmp_path / "alone", alone)) == ({("ann", "2.1"): "mine"}, ["ann/cli.py"])
 
 
 def test_links_and_pipes_are_not_followed(tmp_path):
-    secret = put(tmp_path / "secret.py")
-    for student, make in {"link": lambda path: path.symlink_to(secret), "pipe": os.mkfifo}.items():
-        (tmp_path / "in" / student).mkdir(parents=True)
-        make(tmp_path / "in" / student / "starter.py")
-    (tmp_path / "in/whole").symlink_to(tmp_path)
-    (tmp_path / "in/folder").mkdir()
-    (tmp_path / "in/folder/2.1").symlink_to(tmp_path)
-    problems = {student: one.files["2.1"].problem for student, one in taken(tmp_path / "in").items()}
-    assert problems == {"link": "starter.py is a symbolic link.", "pipe": "starter.py is a named pipe.",
-                        "whole": "whole is a symbolic link.", "folder": "2.1 is a symbolic link."}
+    secret = lay(tmp_path, {"secret/2.1.py": "secret"}) / "secret"
+    folder = lay(tmp_path / "in", {"bob/2.1.py": "b"})
+    (folder / "ann").mkdir()
+    (folder / "ann/2.1.py").symlink_to(secret / "2.1.py")
+    (folder / "ann/work").symlink_to(secret)
+    os.mkfifo(folder / "ann/2.2.py")
+    (folder / "eve").symlink_to(secret)
+    files, left_out = found_in(folder, asked=[LAB, OTHER])
+    assert files["ann", "2.1"] == "2.1.py is a symbolic link." and "not a regular file" in files["ann", "2.2"]
+    assert left_out == ["eve", "ann/work", "ann/2.1.py", "ann/2.2.py"]
 
 
-def entry(name, kind=tarfile.REGTYPE, target=""):
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, target
-    return info
+# ---- archives
 
 
-@pytest.mark.parametrize("info, words", [
-    (entry("starter.py", tarfile.SYMTYPE, "/etc/passwd"), "is a symbolic link"),
-    (entry("starter.py", tarfile.LNKTYPE, "other"), "is a hard link"),
-    (entry("starter.py", tarfile.FIFOTYPE), "is a named pipe"), (entry("starter.py", tarfile.CHRTYPE), "not a regular"),
-    (entry("../starter.py"), "leaves its folder"), (entry("/starter.py"), "absolute path"),
-])
-def test_nothing_odd_comes_out_of_a_tar(tmp_path, info, words):
-    put(tmp_path / "ann.tar", tarred([(info, b"")]))
-    assert words in only(tmp_path).problem
+@pytest.mark.parametrize("name, content", [
+    ("ann.zip", zipped({"work/2.1.py": "x"})), ("ann.ZIP", zipped({"2.1.py": "x"}, zipfile.ZIP_STORED)),
+    ("ann.zip", zipped({"work\\2.1.py": "x", "__MACOSX/._2.1.py": "y"})), ("ann.tar", tarred({"./2.1.py": "x"})),
+    ("ann.tar.gz", tarred({"work/2.1.py": "x"}, "w:gz")), ("ann.tgz", tarred({"2.1.py": "x"}, "w:gz")),
+    ("ann/work.zip", zipped({"2.1.py": "x"}))], ids=lambda value: value if isinstance(value, str) else "")
+def test_archives_are_folders(tmp_path, name, content):
+    assert found_in(lay(tmp_path, {name: content})) == ({("ann", "2.1"): "x"}, [])
+
+
+def bz2_bomb(num_bytes, claimed=1000):
+    """Return an archive of 1,247 bytes with a member that claims ``claimed`` bytes and grows to ``num_bytes``."""
+    data, name = bz2.compress(bytes(num_bytes)), b"2.1.py"
+    size = struct.pack("<III", 0, len(data), claimed)
+    local = b"PK\3\4" + struct.pack("<HHHHH", 46, 0, 12, 0, 0) + size + struct.pack("<HH", len(name), 0) + name + data
+    central = (b"PK\1\2" + struct.pack("<HHHHHH", 46, 46, 0, 12, 0, 0) + size
+               + struct.pack("<HHHHHII", len(name), 0, 0, 0, 0, 0, 0) + name)
+    comment = bytes(1247 - len(local) - len(central) - 22)
+    return local + central + b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(central), len(local),
+                                                      len(comment)) + comment
+
+
+@pytest.mark.parametrize("content, words", [
+    (bz2_bomb(9_000_000), "is compressed by method 12; only deflate is read"),
+    (zipped({"2.1.py": "x"}, zipfile.ZIP_LZMA), "is compressed by method 14")], ids=["bzip2", "lzma"])
+def test_only_stored_and_deflated_members_are_read(tmp_path, content, words):
+    files, left_out = found_in(lay(tmp_path, {"ann.zip": content}))
+    assert words in files["ann", "2.1"] and left_out == ["ann.zip/2.1.py"]
+
+
+def pax(content):
+    """Return a tar with this extended header. The time to parse digits grows with the square of their number."""
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = tarfile.XHDTYPE, len(content)
+    return header.tobuf() + content + bytes(-len(content) % 512) + bytes(1024)
+
+
+def test_the_archives_of_a_submission_together_have_one_limit_of_time(tmp_path):
+    folder = lay(tmp_path, {f"ann/{i}.tar": pax(b"1" * 20_000) for i in range(8)})
+    (submission,) = find(folder, "folder", None).submissions
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with pytest.raises(Refused, match="too long to read"):
+        layout.read(submission, cpu_s=1)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+
+
+def test_a_submission_that_is_refused_is_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr(layout, "read", lambda submission: layout_refuses())
+    files, left_out = found_in(lay(tmp_path, {"ann/2.1.py": "x"}))
+    assert files["ann", "2.1"] == "It takes too long to read." and left_out == ["ann"]
+
+
+def layout_refuses():
+    raise Refused("It takes too long to read.")
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS does not limit memory")
+def test_an_archive_cannot_fill_the_memory(tmp_path):
+    folder = lay(tmp_path, {"ann.tgz": gzip.compress(pax(bytes(100_000_000)), 1)})
+    (submission,) = find(folder, "folder", None).submissions
+    with pytest.raises(Refused, match="too much memory"):
+        layout.read(submission, num_bytes=100 << 20)
+
+
+def test_a_damaged_archive_does_not_spoil_the_files_next_to_it(tmp_path):
+    files, left_out = found_in(lay(tmp_path, {"ann/2.1.py": "x", "ann/a.tar": tarred({"2.1.py": "y"})[:700] + b"z"}))
+    assert files["ann", "2.1"] == "x" and left_out == ["ann/a.tar"]
+
+
+@pytest.mark.parametrize("name, content, words", [
+    ("ann.zip", b"no zip", "damaged archive"), ("ann.tar", b"no tar" * 200, "damaged archive"),
+    ("ann.tgz", b"\x1f\x8bno", "damaged archive"), ("ann.zip", b"", "damaged archive"),
+    ("ann.zip", zipped({"2.1.py": "x" * 99})[:-30], "damaged archive"),
+    ("ann.zip", zipped({f"{i}.txt": "" for i in range(reader.MAX_FILES + 1)}), "more than 5000 files"),
+    ("ann.zip", zipped({f"{i}/2.1.py": bytes(900_000) for i in range(20)}), "more than 16 MB"),
+    ("/".join(["ann", *"abcdefghijklmn", "2.1.py"]), "x", "more than 12 deep")],
+    ids=lambda value: value if isinstance(value, str) else "")
+def test_a_submission_that_is_damaged_or_too_large_is_refused(tmp_path, name, content, words):
+    with pytest.raises(Refused, match=words):
+        read_one(lay(tmp_path, {name: content}))
+
+
+@pytest.mark.parametrize("name", ["../2.1.py", "/2.1.py", "a/../2.1.py", "C:/2.1.py", "a\n/2.1.py", "\x1b/2.1.py"])
+@pytest.mark.parametrize("pack, end", [(zipped, "zip"), (tarred, "tar")])
+def test_a_path_that_is_not_safe_is_not_read(tmp_path, pack, end, name):
+    (member,) = read_one(lay(tmp_path, {f"ann.{end}": pack({name: "x"})}))
+    assert member.content == b"" and member.problem == "has a path that is not safe"
+
+
+@pytest.mark.parametrize("fields", [
+    {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, {"type": tarfile.LNKTYPE, "linkname": "x"},
+    {"type": tarfile.FIFOTYPE}, {"type": tarfile.CHRTYPE}, {"type": tarfile.GNUTYPE_SPARSE}])
+def test_nothing_odd_comes_out_of_a_tar(tmp_path, fields):
+    try:
+        members = read_one(lay(tmp_path, {"ann.tar": tarred({"2.1.py": fields})}))
+    except Refused as refused:
+        assert "damaged" in str(refused)
+    else:
+        assert [(one.content, one.problem) for one in members] == [(b"", "is a link, or not a regular file")]
 
 
 def test_nothing_odd_comes_out_of_a_zip(tmp_path):
-    link = zipfile.ZipInfo("starter.py")
-    link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
-    for student, name in {"link": link, "up": "../starter.py", "root": "/starter.py", "win": "c:/starter.py",
-                          "back": "..\\..\\starter.py"}.items():
-        put(tmp_path / f"{student}.zip", zipped({name: TEXT}))
-    problems = {student: one.files["2.1"].problem for student, one in taken(tmp_path).items()}
-    assert "is a symbolic link" in problems["link"]
-    assert "leaves its folder" in problems["up"] and "leaves its folder" in problems["back"]
-    assert "absolute path" in problems["root"] and "absolute path" in problems["win"]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        link = zipfile.ZipInfo("2.1.py")
+        link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "/etc/passwd")
+        archive.writestr("inner.zip", zipped({"2.2.py": "x"}))
+        archive.writestr("2.3.py", "x")
+    content = bytearray(buffer.getvalue())
+    content[content.rindex(b"PK\1\2") + 8] |= 1  # as if 2.3.py were encrypted
+    members = read_one(lay(tmp_path, {"ann.zip": bytes(content)}))
+    assert {one.name: one.problem for one in members} == {
+        "2.1.py": "is a symbolic link", "inner.zip": "is an archive in an archive",
+        "2.3.py": "is protected by a password"} and not any(one.content for one in members)
 
 
-def test_several_files_for_one_lab_are_named(tmp_path):
-    put(tmp_path / "ann/starter.py", b"a = 1\n")
-    put(tmp_path / "ann/2.1.py", b"a = 2\n")
-    assert only(tmp_path).problem == "2 files could be for lab 2.1: 2.1.py, starter.py. Hand in only one."
-    put(tmp_path / "ann/2.1.py", b"a = 1\n")
-    assert only(tmp_path).content == b"a = 1\n"
-
-
-def test_names_that_differ_only_in_capitals_are_two(tmp_path):
-    put(tmp_path / "ann.zip", zipped({"starter.py": b"a = 1\n", "Starter.py": b"a = 2\n"}))
-    assert "2 files could be for lab 2.1" in only(tmp_path).problem
-
-
-def test_too_many_files_are_too_many(tmp_path):
-    put(tmp_path / "ann.zip", zipped({f"{number}.txt": b"" for number in range(MAX_MEMBERS)} | {"starter.py": TEXT}))
-    assert "more than 2000 files" in only(tmp_path).problem
-
-
-def test_archives_do_not_nest_for_ever(tmp_path):
-    content = zipped({"starter.py": TEXT})
-    for _ in range(3):
-        content = zipped({"a.zip": content})
-    put(tmp_path / "ann.zip", content)
-    assert only(tmp_path).content == b"" and "archive in an archive" in taken(tmp_path)["ann"].files["2.1"].problem
-
-
-def test_what_was_left_out_stands_in_the_notes(tmp_path):
-    put(tmp_path / "ann/starter.py")
-    (tmp_path / "ann/data.py").symlink_to("/etc/passwd")
-    assert taken(tmp_path)["ann"].notes == ("data.py is a symbolic link; it was left out.",)
+def test_a_size_that_lies_is_found(tmp_path):
+    content = bytearray(zipped({"2.1.py": bytes(2_000_000)}))
+    place = content.rindex(b"PK\1\2") + 24
+    content[place:place + 4] = struct.pack("<I", 1000)
+    with pytest.raises(Refused, match="damaged"):
+        read_one(lay(tmp_path, {"ann.zip": bytes(content)}))
 
 
 def test_names_that_students_chose_cannot_draw_on_the_terminal(tmp_path):
-    put(tmp_path / "ann.zip", zipped({"work/\x1b[2Jstarter.py": TEXT}))
-    put(tmp_path / "bob/starter-1.py", b"a = 1\n")
-    put(tmp_path / "bob/\u202e/starter.py", b"a = 2\n")
-    for result in taken(tmp_path).values():
-        problem = result.files["2.1"].problem
-        assert problem and problem.isprintable()
-        assert all(note.isprintable() for note in result.notes)
-    put(tmp_path / "\x1b[2J.pdf", b"")
-    found, left_out = find(tmp_path, read_pattern("(?P<student>ann).zip"))
-    assert [one.shown for one in left_out] == ["?[2J.pdf", "bob"]
+    files, left_out = found_in(lay(tmp_path, {"ann/\x1b[2J\u202e.py": "x", "ann/2.1.py": "y"}))
+    (ann,) = find(tmp_path, "folder", None).submissions
+    (entry,) = take_in(ann, LABS, [LAB], PROJECT_ROOT).unclear
+    assert left_out == ["ann/\x1b[2J\u202e.py"] and entry.why.isprintable() and platforms.shown("a" * 200)[0] == "…"
 
 
-def test_an_archive_that_never_ends_is_given_up(tmp_path, monkeypatch):
-    def for_ever(*_):
-        while True:
-            pass
+# ---- tables
 
-    monkeypatch.setattr("course.grading.intake.archives._read_zip", for_ever)
-    monkeypatch.setattr("course.grading.intake.archives.MAX_CPU_S", 0.05)
-    put(tmp_path / "ann.zip", b"")
-    assert only(tmp_path).problem == "ann.zip is an archive that takes too long to read."
+
+@pytest.mark.parametrize("text", [
+    "id,name\n7,Ann Lee\n", "\ufeffSID;First Name;Last Name\n7;Ann;Lee\n",
+    "Student\tID\nPoints Possible\t\nAnn Lee\t7\n",
+    "Identifier,Full name,Email address,Status\nParticipant 7,Ann Lee,a@x,Submitted\n\n",
+    "Identifier,Full name\nTeilnehmer/in 7,Ann Lee\n"])
+def test_a_roster_is_read_whatever_wrote_it(tmp_path, text):
+    known = roster(tmp_path, text)
+    assert [(one.id, one.name) for one in known.students.values()] == [("7", "Ann Lee")] and known.find("7") == "7"
+
+
+def test_a_roster_knows_ids_addresses_and_platforms_numbers(tmp_path):
+    known = roster(tmp_path)
+    assert [known.find(key) for key in ("ANN", "ann@x.org", "7", "70", "8", "Ann Lee", "ann@y.org", "")] == [
+        "ann", "ann", "ann", "ann", "bob", None, None, None]
+
+
+@pytest.mark.parametrize("text, words", [
+    ("name\nAnn\n", "no column contains the student's id"), ("id\n", "has no rows"),
+    ("id\na/b\n", "cannot be a student's id"),
+    ("id\nann\nAnn\n", "'Ann' appears twice, also for ann"), ("id\nann\nann\n", "'ann' appears twice"),
+    ("id,email\nann,a@x\nbob,A@x\n", "line 3: 'A@x' appears twice, also for ann"),
+    ("id,moodle\n7,8\n8,9\n", "line 3: '8' appears twice, also for 7"), ("id\nann\nb\xe9", "is not UTF-8")])
+def test_a_roster_that_cannot_be_meant_is_refused(tmp_path, text, words):
+    (tmp_path / "roster.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(LabError, match=re.escape(words)):
+        read_roster(tmp_path / "roster.csv")
+
+
+@pytest.mark.parametrize("text", ["a/b", "..", ".a", "-rf", "a\x1b", "a\u202eb", "", "a" * 81, "a.", " a"])
+def test_ids_that_cannot_be_folders(text):
+    assert not is_id(text)
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("2026-03-01 10:00", "2026-03-01T10:00:00"), ("2026-03-01T10:00:05Z", "2026-03-01T10:00:05+00:00"),
+    ("2026-03-01 10:00:00 UTC", "2026-03-01T10:00:00+00:00"),
+    ("2026-03-01 10:00:00 -0800", "2026-03-01T10:00:00-08:00"),
+    ("2026-03-01 10:00:00.123456000 +05:30", "2026-03-01T10:00:00+05:30"),
+    ("Sunday, 1 March 2026, 10:00 AM", "2026-03-01T10:00:00"),
+    ("Sunday, March 1, 2026, 12:30 AM", "2026-03-01T00:30:00"),
+    ("Sunday, 1 March 2026, 22:00", "2026-03-01T22:00:00")])
+def test_times_as_platforms_write_them(text, expected):
+    assert read_time(text).isoformat() == expected
+
+
+@pytest.mark.parametrize("text", ["3/1/2026 10:00", "yesterday", "", "2026-02-30 10:00", "1999-01-01 10:00",
+                                  "9" * 10_000, "2026-03-01", "2026-03-01 25:00", "2026-03-01 10:00 +99:00"])
+def test_what_is_no_time_is_refused_by_name(text):
+    with pytest.raises(ValueError, match="is not a time from 2000 to 2100; write it like 2026-03-01 10:00"):
+        read_time(text)
+
+
+def test_tables_of_times(tmp_path):
+    known = roster(tmp_path)
+    own, moodle = tmp_path / "own.csv", tmp_path / "moodle.csv"
+    moodle.write_text("Identifier,Last modified (submission)\nParticipant 7,\"Sunday, 1 March 2026, 10:00 AM\"\n"
+                      "Participant 8,-\nParticipant 99,2026-03-01 10:00\n")
+    own.write_text("student,lab,submitted\nann,2.1,2026-03-04 10:00\nbob,,2026-03-05 10:00\neve,2.1,2026-03-05 10:00\n"
+                   "bob,9.9,2026-03-05 10:00\n")
+    times = read_times([moodle, own], known, LABS)
+    day = datetime(2026, 3, 4, 10)
+    assert (times.of("ann", "2.1").submitted, times.of("ann", "2.1").source) == (day, "own.csv, line 2")
+    assert times.of("ann", "2.2").submitted == day - timedelta(3) and not times.of("ann", "2.2").is_set
+    assert times.of("bob", "2.2").submitted == day + timedelta(1) and times.of("eve", "2.1") is None
+    assert times.unused == [
+        "moodle.csv, line 4: no student '99' is graded here.", "own.csv, line 4: no student 'eve' is graded here.",
+        "own.csv, line 5: no lab is called '9.9'."]
+    with pytest.raises(LabError, match="own.csv, line 4: no student 'eve'"):
+        read_times([own], known, LABS, is_whole_class=True)
+    own.write_text("student,lab,submitted\nann,2.1,3/4/2026\nbob,2.1,2026-03-04 10:00\nbob,2.1,2026-03-05 10:00\n")
+    with pytest.raises(LabError, match="(?s)line 2: '3/4/2026' is not a time.*line 4: an earlier line is for bob 2.1"):
+        read_times([own], known, LABS)
+    own.write_text("student,when\nann,2026-03-04 10:00\n")
+    with pytest.raises(LabError, match="the columns are 'student', 'when'; they must include student and submitted"):
+        read_times([own], known, LABS)
