@@ -16,12 +16,13 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncGenerator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar, cast
 
 from mini_vllm.checks import an_instance, flag, refusal, whole_number
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts
+from mini_vllm.engine_room.input_processor import InputProcessor
 from mini_vllm.engine_thread import EngineStoppedError, EngineThread
 from mini_vllm.models.prompts import Prompt, PromptTokens
 from mini_vllm.models.tokenizer import Tokenizer
@@ -64,9 +65,10 @@ class AsyncLLMEngine:
         if make_engine is not None and not callable(make_engine):
             raise refusal("make_engine", make_engine, "None or a function that makes an LLMEngine")
         self._num_submitted = 0
-        #: Tokenizes long lists of bad words and compiles grammars, one at a time: requests without them do not wait for
-        #: it, and nothing is prepared twice.
-        self._preparer = ThreadPoolExecutor(1, "mini_vllm prepares requests")
+        #: Tokenizes long lists of bad words and compiles grammars: requests without them do not wait for it.
+        self._preparer = ThreadPoolExecutor(2, "mini_vllm prepares requests")
+        #: What it prepares now: nothing is prepared twice.
+        self._preparing: dict[object, Future[tuple[BadWords, CompiledGrammar | None]]] = {}
         self._thread = EngineThread(make_engine or functools.partial(engine_of, config, parts))
         self._thread.start()
 
@@ -123,31 +125,41 @@ class AsyncLLMEngine:
             stream = streams[request_id] = OutputStream(request_id, asyncio.get_running_loop())
         return stream
 
+    async def prepare(self, params: SamplingParams) -> tuple[BadWords, CompiledGrammar | None]:
+        """Tokenize the bad words of requests with these parameters, and compile the grammar of their output.
+
+        While the result is held, ``generate`` has nothing to prepare. Raise ValueError for wrong words or grammars.
+        """
+        inputs = await self._inputs()
+        takes_long = params.structured_outputs is not None or sum(map(len, params.bad_words or ())) > MAX_CHARS_IN_LOOP
+        if not takes_long or inputs.is_prepared(params):
+            return inputs.prepare(params)
+        key = params.structured_outputs, tuple(params.bad_words or ())
+        future = self._preparing.get(key)
+        if future is None:
+            future = self._preparing[key] = self._preparer.submit(inputs.prepare, params)
+            future.add_done_callback(lambda _: self._preparing.pop(key))
+        return await asyncio.shield(asyncio.wrap_future(future))  # others may wait for it
+
+    async def _inputs(self) -> InputProcessor:
+        while (inputs := self._thread.inputs) is None:
+            await self.wait_until_ready()
+        return inputs
+
     async def _read(self, prompt: Prompt | PromptTokens, params: SamplingParams, stream: OutputStream
                     ) -> tuple[PromptTokens, BadWords, CompiledGrammar | None]:
         """Return the token ids of a prompt and of its bad words, and the grammar of its output.
 
-        Longer texts are tokenized in other threads, and grammars are compiled there, so that this event loop can serve
-        other callers. Raise ValueError if the prompt, a bad word or the grammar is invalid. In that case, or if the
-        caller leaves, the place of ``stream`` is freed at once.
+        Longer texts are tokenized in other threads, so that this event loop can serve other callers. Raise ValueError
+        if the prompt, a bad word or the grammar is invalid. In that case, or if the caller leaves, the place of
+        ``stream`` is freed at once.
         """
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
         is_long = isinstance(text, str) and len(text) > MAX_CHARS_IN_LOOP
-        has_many_words = sum(map(len, params.bad_words or ())) > MAX_CHARS_IN_LOOP
         try:
-            while (inputs := self._thread.inputs) is None:
-                await self.wait_until_ready()
+            inputs = await self._inputs()
             tokens = await asyncio.to_thread(inputs.prompts.read, prompt) if is_long else inputs.prompts.read(prompt)
-            loop = asyncio.get_running_loop()
-            if has_many_words:
-                words = await loop.run_in_executor(self._preparer, inputs.encode_bad_words, params)
-            else:
-                words = inputs.encode_bad_words(params)
-            grammar = None
-            if params.structured_outputs is not None:
-                grammar = await loop.run_in_executor(self._preparer, inputs.grammars.compile,
-                                                     params.structured_outputs)
-            return tokens, words, grammar
+            return (tokens, *await self.prepare(params))
         except BaseException:
             self._close_stream(stream)
             raise

@@ -25,7 +25,7 @@ from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT
 from mini_vllm.sampling.logit_rules import leaves_a_token
 from mini_vllm.sampling.row import is_plain
 from mini_vllm.sequences import SequenceGroup, SequenceState
-from mini_vllm.structured.compiler import Grammar, GrammarCompiler
+from mini_vllm.structured.compiler import CompiledGrammar, Grammar, GrammarCompiler
 from mini_vllm.structured.regex_tree import Node
 from mini_vllm.structured.vocabulary import Vocabulary
 
@@ -103,6 +103,13 @@ class InputProcessor:
         if max_tokens == params.max_tokens:
             return params  # creating new ones would check every field again
         return replace(params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens))
+
+    def prepare(self, params: SamplingParams) -> tuple[BadWords, CompiledGrammar | None]:
+        """Return the bad words and the grammar of a request, which later requests find while a caller holds them."""
+        return self.encode_bad_words(params), self.grammars.compile(params.structured_outputs)
+
+    def is_prepared(self, params: SamplingParams) -> bool:
+        return tuple(params.bad_words or ()) in self._bad_words and self.grammars.is_compiled(params.structured_outputs)
 
     def encode_bad_words(self, params: SamplingParams) -> BadWords:
         """Return the token sequences of ``bad_words``, each as given and with a space before it. Thread-safe.

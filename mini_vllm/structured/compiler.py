@@ -125,6 +125,9 @@ class GrammarCompiler:
             known = self._compiled[params] = self._compile(params)
         return known
 
+    def is_compiled(self, params: StructuredOutputsParams | None) -> bool:
+        return params is None or params in self._compiled
+
     def _compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
         if params.choice is None and params.regex is None:
             from mini_vllm.structured.guided import GuidedGrammar

@@ -5,6 +5,7 @@ import hashlib
 import io
 import logging
 import threading
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -14,6 +15,7 @@ from mini_vllm.server.access.caller import AccessGate, Caller
 from mini_vllm.server.access.concurrency_limit import Seats
 from mini_vllm.server.access.keys import read_keys
 from mini_vllm.server.access.rate_limits import TokenBucket
+from mini_vllm.server.access.turns import Turns
 from mini_vllm.server.app import make_app
 from mini_vllm.server.conftest import KEYS, Client, settings_for
 from mini_vllm.server.errors import ApiError
@@ -169,6 +171,25 @@ def test_72_prompts_of_a_key_that_may_ask_5_times_a_minute_are_refused(writer, k
 
     answer = serve(main, settings_for(writer, keys_file=keys_file, max_waiting=100))
     assert answer.status == 400 and answer.json()["error"]["code"] == "too_many_texts"
+
+
+def test_what_is_prepared_is_prepared_by_priority_and_key(talker, keys_file, monkeypatch):
+    holders = []
+
+    @asynccontextmanager
+    async def turn(self, holder):
+        holders.append(holder)
+        yield
+
+    async def main(app, shelf):
+        request = {"model": talker.name, "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+        for key, fields in ((ANNA, {"response_format": {"type": "json_object"}}), (BERT, {})):
+            assert (await Client("/v1/chat/completions", {**request, **fields}, key=key).ask(app)).status == 200
+
+    monkeypatch.setattr(Turns, "turn", turn)
+    serve(main, settings_for(talker, keys_file=keys_file))
+    # a turn for the grammar, one for its check, one for the template, one for the tokenizer
+    assert holders == [(Priority.HIGH, "anna")] * 4 + [(Priority.LOW, "bert")] * 2
 
 
 # ---- shares

@@ -55,8 +55,9 @@ class ChatResponse(EngineResponse):
             raise ApiError(400, f"the model {served.name!r} has no chat template: it continues texts, at "
                            "/v1/completions", param="model", code="no_chat_template")
         messages = [template_message(message, ROLES) for message in self.request.messages]
-        text = await served.chat_template.render(messages, None if self.tools is None else self.tools.definitions)
-        return [await self.readers.run(served.name, partial(read_chat, served.prompts, text))]
+        text = await served.chat_template.render(messages, None if self.tools is None else self.tools.definitions,
+                                                 self.holder)
+        return [await self.readers.run(served.name, partial(read_chat, served.prompts, text), self.holder)]
 
 
 def read_chat(prompts: PromptReader, text: str) -> PromptTokens:

@@ -34,7 +34,7 @@ class CompletionResponse(EngineResponse):
         prompts = self.prompts
         read_all = partial(_read_all, served, prompts)
         if any(isinstance(prompt, str) for prompt in prompts) or sum(map(len, prompts)) > MAX_IDS_IN_LOOP:
-            return await self.readers.run(served.name, read_all)
+            return await self.readers.run(served.name, read_all, self.holder)
         return read_all()
 
 

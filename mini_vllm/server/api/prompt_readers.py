@@ -10,10 +10,13 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar, cast
 
 from mini_vllm.output_stream import Answer
+from mini_vllm.server.access.turns import ANYONE, Holder, Turns
 
 #: The number of prompts per model that are tokenized at once.
 MAX_AT_ONCE = 4
@@ -28,17 +31,19 @@ class Readers:
     def __init__(self, most: int = MAX_AT_ONCE) -> None:
         self._most = most
         self._inboxes: dict[str, Inbox] = {}
+        self._turns: defaultdict[str, Turns] = defaultdict(partial(Turns, most))
 
-    async def run(self, model: str, function: Callable[[], Result]) -> Result:
+    async def run(self, model: str, function: Callable[[], Result], holder: Holder = ANYONE) -> Result:
         """Call ``function`` in a thread of this model, and return its result.
 
         A caller that is cancelled returns at once; a function that has started runs to its end.
         """
         if model not in self._inboxes:
             self._inboxes[model] = self._start(model)
-        answer = Answer()
-        self._inboxes[model].put((answer, function))
-        return cast(Result, await answer.future)
+        async with self._turns[model].turn(holder):
+            answer = Answer()
+            self._inboxes[model].put((answer, function))
+            return cast(Result, await answer.future)
 
     def _start(self, model: str) -> Inbox:
         inbox: Inbox = queue.SimpleQueue()

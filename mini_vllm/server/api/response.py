@@ -56,6 +56,7 @@ class EngineResponse(Response, ABC):
         check_stream_options(body)
         self.request, self.caller, self.shelf, self.metrics, self.readers = body, caller, shelf, metrics, readers
         self.priority = priority_of(body, caller)
+        self.holder = self.priority, caller.name
 
     @property
     @abstractmethod
@@ -132,8 +133,8 @@ class EngineResponse(Response, ABC):
             async with self.shelf.lease(body.model) as served:
                 answers.has_cache = served.config.enable_prefix_caching
                 params = self.sampling_params(served, answers)
-                await served.schema_check.check(params.structured_outputs)
                 check_num_logprobs(params, num_texts, served.prompts.max_model_len)
+                _held = await served.prepare(params, self.holder)
                 work = Work(await self.read_prompts(served), params, self.priority, self.caller.extra_keys, answers.id)
                 await work.run(served, outbox)
 

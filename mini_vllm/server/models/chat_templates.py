@@ -12,6 +12,7 @@ from typing import Any
 
 from mini_vllm.models.chat_template import compile_template
 from mini_vllm.models.tokenizer import Tokenizer, TokenizerError
+from mini_vllm.server.access.turns import ANYONE, Holder
 from mini_vllm.server.models.limited_process import (
     MAX_CPU_S,
     MAX_TEXT_CHARS,
@@ -31,14 +32,14 @@ class ChatTemplate(LimitedProcess):
         self._task = {"source": tokenizer.chat_template, "bos_token": tokenizer.bos_token or "",
                       "eos_token": tokenizer.eos_token or ""}
 
-    async def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
-                     ) -> str:
+    async def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None,
+                     holder: Holder = ANYONE) -> str:
         """Return the chat as one text, with the tools that the model may call.
 
         Raise TokenizerError for every error in the template.
         """
         try:
-            said = await self.ask({**self._task, "messages": messages, "tools": tools})
+            said = await self.ask({**self._task, "messages": messages, "tools": tools}, holder)
         except NoAnswerError as error:
             raise TokenizerError(f"chat template: {error}") from None
         return str(said["text"])

@@ -18,6 +18,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mini_vllm.server.access.turns import ANYONE, Holder, Turns
+
 MAX_CPU_S = 1.0
 #: Wall-clock time: on a busy machine, a second of CPU time takes longer.
 MAX_WALL_S = 20.0
@@ -32,29 +34,32 @@ class NoAnswerError(ValueError):
 
 
 class LimitedProcess:
-    """Asks the process of ``MODULE`` one question after the other."""
+    """Asks processes of ``MODULE``: one for each turn, but of one key only one question after the other."""
 
     MODULE: str
 
     def __init__(self, max_cpu_s: float = MAX_CPU_S) -> None:
         self._max_cpu_s = max_cpu_s
-        self._process: asyncio.subprocess.Process | None = None
-        self._lock = asyncio.Lock()
+        self._turns = Turns()
+        self._processes: list[asyncio.subprocess.Process] = []
+        #: Those of the processes that are not asked anything.
+        self._idle: list[asyncio.subprocess.Process] = []
 
-    async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask(self, question: Mapping[str, Any], holder: Holder = ANYONE) -> dict[str, Any]:
         """Return the answer. Raise NoAnswerError if there is none."""
         line = json.dumps(question).encode() + b"\n"
-        async with self._lock:
+        async with self._turns.turn(holder):
+            process, answer = await self._free_process(), b""
             try:
-                answer = await asyncio.wait_for(self._ask(line), MAX_WALL_S)
+                answer = await asyncio.wait_for(_ask(process, line), MAX_WALL_S)
             except asyncio.TimeoutError:
-                await self.close()
                 raise NoAnswerError(f"it did not finish within {MAX_WALL_S:g} s") from None
-            except BaseException:  # the caller was cancelled, and nothing reads the answer
-                await self.close()
-                raise
+            finally:
+                if answer:
+                    self._idle.append(process)
+                else:  # the caller may have been cancelled, and nothing reads the answer
+                    await self._end(process)
         if not answer:
-            await self.close()
             raise NoAnswerError(f"it took more than {self._max_cpu_s:g} s of CPU time or "
                                 f"{MAX_MEMORY_BYTES // 2**20} MiB of memory")
         said: dict[str, Any] = json.loads(answer)
@@ -62,26 +67,38 @@ class LimitedProcess:
             raise NoAnswerError(said["error"])
         return said
 
-    async def _ask(self, line: bytes) -> bytes:
-        """Return the line of the answer; it is empty if the process has ended."""
-        if self._process is None or self._process.returncode is not None:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", self.MODULE, str(self._max_cpu_s), limit=MAX_LINE_BYTES,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})  # each of its threads would take much memory
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(ConnectionError):
-            self._process.stdin.write(line)
-            await self._process.stdin.drain()
-        return await self._process.stdout.readline()
+    async def _free_process(self) -> asyncio.subprocess.Process:
+        while self._idle:
+            process = self._idle.pop()
+            if process.returncode is None:
+                return process
+            self._processes.remove(process)
+        self._processes.append(await asyncio.create_subprocess_exec(
+            sys.executable, "-m", self.MODULE, str(self._max_cpu_s), limit=MAX_LINE_BYTES,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}))  # each of its threads would take much memory
+        return self._processes[-1]
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        if process in self._processes:
+            self._processes.remove(process)
 
     async def close(self) -> None:
-        """End the process. A later question starts a new one."""
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        """End the processes. A later question starts a new one."""
+        self._idle.clear()
+        await asyncio.gather(*map(self._end, [*self._processes]))
+
+
+async def _ask(process: asyncio.subprocess.Process, line: bytes) -> bytes:
+    """Return the line of the answer; it is empty if the process has ended."""
+    assert process.stdin is not None and process.stdout is not None
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(line)
+        await process.stdin.drain()
+    return await process.stdout.readline()
 
 
 def answer_lines(max_cpu_s: float, answer: Callable[..., dict[str, Any]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from mini_vllm.models.loader import load
 from mini_vllm.models.prompts import PromptReader
 from mini_vllm.models.resolve_name import find_model
 from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.request import SamplingParams
+from mini_vllm.server.access.turns import Holder, Turns
 from mini_vllm.server.models.chat_templates import ChatTemplate
 from mini_vllm.server.models.schema_check import SchemaCheck
 from mini_vllm.structured.grammar import RegexGrammar
@@ -57,6 +59,7 @@ class ServedModel:
     chat_template: ChatTemplate | None
     #: Prepares schemas of clients where they cannot block the engine.
     schema_check: SchemaCheck
+    turns: Turns = field(default_factory=Turns)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -65,6 +68,17 @@ class ServedModel:
     @property
     def has_chat_template(self) -> bool:
         return self.chat_template is not None
+
+    async def prepare(self, params: SamplingParams, holder: Holder) -> object:
+        """Prepare what the output must match, and long lists of bad words. The engine has them while this is held.
+
+        Raise ValueError, which names the field, if that is not possible, and ApiError if too many requests wait.
+        """
+        if params.structured_outputs is None and not params.bad_words:
+            return None
+        async with self.turns.turn(holder):
+            await self.schema_check.check(params.structured_outputs, holder)
+            return await self.engine.prepare(params)
 
     async def end(self) -> None:
         """End the engine and the process of the template. Running requests end with the output they have."""

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import asdict
 from typing import Any
 
+from mini_vllm.server.access.turns import ANYONE, Holder
 from mini_vllm.server.models.limited_process import LimitedProcess, NoAnswerError, answer_lines
 from mini_vllm.structured.params import StructuredOutputsParams
 from mini_vllm.structured.vocabulary import Vocabulary
@@ -32,7 +33,7 @@ class SchemaCheck(LimitedProcess):
         super().__init__(MAX_CPU_S)
         self._known: OrderedDict[StructuredOutputsParams, None] = OrderedDict()
 
-    async def check(self, params: StructuredOutputsParams | None) -> None:
+    async def check(self, params: StructuredOutputsParams | None, holder: Holder = ANYONE) -> None:
         """Raise ValueError, which names the field, if it takes too long. All other errors are left to the engine.
 
         Expressions and choices are bounded by their size.
@@ -43,7 +44,7 @@ class SchemaCheck(LimitedProcess):
             self._known.move_to_end(params)
             return
         try:
-            await self.ask(asdict(params))
+            await self.ask(asdict(params), holder)
         except NoAnswerError as error:
             raise ValueError(f"structured_outputs.{params.kind}: {error}") from None
         self._known[params] = None

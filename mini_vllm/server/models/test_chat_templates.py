@@ -72,7 +72,7 @@ def test_after_a_chat_that_ended_its_process_the_next_one_is_written():
         with pytest.raises(TokenizerError):
             await chat.render([{"role": "user", "content": "loop"}])
         texts = await asyncio.gather(*(chat.render([{"role": "user", "content": name}]) for name in "abc"))
-        pid = chat._process.pid
+        pid = chat._processes[0].pid
         await chat.close()
         await chat.close()
         return texts, pid
@@ -87,7 +87,7 @@ def test_a_caller_that_leaves_does_not_leave_the_answer_to_the_next():
     async def main():
         chat = template(LOOPS)
         leaving = asyncio.create_task(chat.render([{"role": "user", "content": "first"}]))
-        while chat._process is None:
+        while not chat._processes:
             await asyncio.sleep(0)
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -101,11 +101,11 @@ def test_a_caller_that_leaves_does_not_leave_the_answer_to_the_next():
 
 
 def test_a_template_that_only_waits_is_ended_by_the_clock(monkeypatch):
-    async def never(self, line):
+    async def never(process, line):
         await asyncio.Event().wait()
 
     monkeypatch.setattr(limited_process, "MAX_WALL_S", 0.01)
-    monkeypatch.setattr(ChatTemplate, "_ask", never)
+    monkeypatch.setattr(limited_process, "_ask", never)
     with pytest.raises(TokenizerError, match="did not finish within 0.01 s"):
         asyncio.run(template("").render(MESSAGES))
 

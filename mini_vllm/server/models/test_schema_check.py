@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+from collections import defaultdict
 
 import pytest
 
+from mini_vllm.request import Priority
 from mini_vllm.server.models.schema_check import SchemaCheck
 from mini_vllm.structured.params import StructuredOutputsParams
 
@@ -48,10 +50,56 @@ def test_other_errors_are_left_to_the_engine(fields):
     assert run(StructuredOutputsParams(**fields), None) == [None, None]
 
 
+def test_schemas_of_a_better_key_come_first_and_no_key_has_both_processes(monkeypatch):
+    started = []
+
+    async def ask(process, line):
+        name = json.loads(json.loads(line)["json"])["const"]
+        started.append((name, process))
+        await may_end[name].wait()
+        return b"{}"
+
+    async def free_process(self):
+        return self._idle.pop() if self._idle else f"process {len(started)}"
+
+    async def main():
+        check, tasks = SchemaCheck(), []
+
+        async def ask_for(name, *holder):
+            tasks.append(asyncio.create_task(check.check(StructuredOutputsParams(json={"const": name}), holder)))
+            for _ in range(9):
+                await asyncio.sleep(0)
+
+        async def end(name):
+            may_end[name].set()
+            for _ in range(9):
+                await asyncio.sleep(0)
+
+        for name in ("bert 1", "bert 2", "bert 3"):
+            await ask_for(name, Priority.LOW, "bert")
+        assert [name for name, _ in started] == ["bert 1"]
+        await ask_for("anna 1", Priority.HIGH, "anna")
+        assert started[1:] == [("anna 1", "process 1")], "she does not wait for bert"
+        await ask_for("carla 1", Priority.LOW, "carla")
+        await ask_for("anna 2", Priority.HIGH, "anna")
+        await end("anna 1")
+        await end("anna 2")
+        await end("bert 1")
+        assert [name for name, _ in started[2:]] == ["anna 2", "carla 1", "bert 2"]
+        for name in ("bert 2", "bert 3", "carla 1"):
+            may_end[name].set()
+        await asyncio.gather(*tasks)
+
+    may_end = defaultdict(asyncio.Event)
+    monkeypatch.setattr("mini_vllm.server.models.limited_process._ask", ask)
+    monkeypatch.setattr(SchemaCheck, "_free_process", free_process)
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
 def test_what_was_checked_is_known(monkeypatch):
     asked = []
 
-    async def ask(self, question):
+    async def ask(self, question, holder):
         asked.append(question["json"])
         return {}
 
