@@ -42,8 +42,9 @@ SHARED = {"mini_vllm.request.Request": ("output_token_ids",),
 DATA = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, range, slice)
 #: Operators that any object allows, to find out whether it is the same as another.
 _IDENTITY = ("__eq__", "__ne__", "__hash__")
-#: The text of an object, which may be asked for if its class is listed.
-_WORDS = ("__repr__", "__str__")
+#: The text of an object, which may be asked for if its class is listed. That of a container has all that is in it, so
+#: it must be listed itself: a test may count what is read.
+_WORDS, _CONTAINERS = ("__repr__", "__str__"), (list, tuple, dict, set, frozenset)
 #: Objects of these types are never handed out, whatever returns them.
 _NEVER = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType, types.CellType)
 
@@ -145,7 +146,8 @@ class GraderPermissions(Permissions):
             raise TypeError(f"the grader does not compute {name} of a {kind.__name__}")
         if name in _IDENTITY or name in self.surface.of(kind).reads and not isinstance(owner, type):
             return
-        if name in _WORDS and (self.surface.lists(kind) or isinstance(owner, type)):
+        if name in _WORDS and (isinstance(owner, type)
+                               or self.surface.lists(kind) and not issubclass(kind, _CONTAINERS)):
             return
         if name in ("__iter__", "__next__") and kind.__module__ == "builtins" and isinstance(owner, Iterator):
             return  # an iterator over something that may be iterated over

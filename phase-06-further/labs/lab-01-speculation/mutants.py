@@ -47,6 +47,14 @@ MUTANTS = [
                "later",
     ),
     Mutant(
+        name="reads-the-text-as-text",
+        story="Copies the whole text for every guess, by way of its written form.",
+        replace="        tokens, guess = request.all_token_ids, list[int]()\n",
+        by="        import json\n        tokens, guess = json.loads(repr(request.all_token_ids)), list[int]()\n",
+        killed_by="test_task_1_a_new_token_costs_the_same_in_a_long_text",
+        breaks="NgramDrafter.propose: the cost of a call depends on the number of new tokens and on ``max_tokens``",
+    ),
+    Mutant(
         name="finds-itself",
         story="Enters the newest tokens into the dictionary before it looks them up, and finds the place where they "
               "are now.",

@@ -314,6 +314,9 @@ class CountedTokens(list):
     def copy(self):
         return self[:]
 
+    def __repr__(self):
+        return repr(self[:])
+
 
 LONG = 1000
 MAX_READ_AT_FIRST = 10 * LONG  # four per token are enough
