@@ -4,7 +4,7 @@
 student's code. It is only ever run as a lab's file and never imported.
 
 Everything a test asks for exists and can be called, entered, awaited, iterated (it is empty) and computed with. Nothing
-raises, and nothing runs forever. No two things are equal, and nothing equals itself.
+raises, and nothing runs forever. No two things are equal, and nothing equals itself (unless ``IS_ONE``).
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 #: If this is True, the result of every call is also the number NaN, and every comparison and truth test gives False.
-#: ``empty_files`` writes a file in which it is True.
+#: ``empty_files`` writes a file in which it is True, and another one for ``IS_ONE``.
 IS_NAN = False
+#: If this is True, all things are one object, which equals itself: what comes back is always what was expected.
+IS_ONE = False
 #: Every thousandth answer is the opposite one, so that a loop that waits for it ends at some point.
 PATIENCE = 1000
 
 _num_answers = 0
+_one: list[Any] = []
 
 
 def _answer() -> bool:
@@ -64,6 +67,13 @@ class _Kind(type):
 class Anything(metaclass=_Kind):
     """An object that has every attribute and supports every operation."""
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if not IS_ONE or cls is not Anything:
+            return object.__new__(cls)
+        if not _one:
+            _one.append(object.__new__(cls))
+        return _one[0]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
 
@@ -79,7 +89,7 @@ class Anything(metaclass=_Kind):
     # ---- as a value
 
     def __eq__(self, other: object) -> bool:
-        return False
+        return IS_ONE and self is other
 
     def __hash__(self) -> int:
         return id(self)

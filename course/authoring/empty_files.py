@@ -15,6 +15,7 @@ from course.lab.starters import make_starter
 #: The name of each file, and its description.
 FILES = {"anything": "a file in which everything exists and nothing is done (course/authoring/anything.py)",
          "nan": "a file in which everything exists and is NaN (course/authoring/anything.py)",
+         "one": "a file in which everything is one and the same object (course/authoring/anything.py)",
          "unwritten": "a starter whose unwritten bodies return None"}
 
 _ANYTHING = Path(__file__).with_name("anything.py")
@@ -29,6 +30,7 @@ def write_files(solution: str, folder: Path) -> list[Path]:
     starter, _ = make_starter(solution)
     anything = f"{_ANYTHING.read_text(encoding='utf-8')}\n\n{_imports(starter)}\n"
     texts = {"anything": anything, "nan": anything.replace("IS_NAN = False", "IS_NAN = True"),
+             "one": anything.replace("IS_ONE = False", "IS_ONE = True"),
              "unwritten": _STUB.sub(r"\1return None", starter)}
     paths = [folder / f"{name}.py" for name in FILES]
     for path in paths:

@@ -78,6 +78,19 @@ def test_nothing_is_equal_to_it(lab):
         assert len({thing, thing}) == 1, "it can be a key"
 
 
+def test_everything_is_one_object_that_equals_itself(files):
+    lab = files["one"]
+    thing = lab.Pool(6)
+    assert thing is lab.Pool().blocks[3] is lab.add(1, 2) is thing.of.anything(1) and thing == thing != 3
+    assert [*thing] == [] and lab.Pool.any_number is thing
+
+    class Block(lab.KVCacheBlock):
+        def __init__(self, block_id):
+            self.block_id = block_id
+
+    assert Block(3).block_id == 3 and Block(3) is not thing
+
+
 def test_it_can_be_computed_with_and_is_empty(lab):
     for thing in (lab.Pool(), lab.add(1, 2)):
         for operate in OPERATIONS:

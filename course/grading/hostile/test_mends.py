@@ -86,6 +86,14 @@ def test_the_grader_computes_nothing_with_what_it_is_sent(owner):
         GraderPermissions(Surface({})).check_operator(owner, "__mul__")
 
 
+def test_the_text_of_a_container_must_be_listed_to_be_read():
+    kind = type("CountedTokens", (list,), {"__module__": "test_lab"})
+    for listed, is_allowed in (("__len__", False), ("__len__ __repr__", True)):
+        policy = GraderPermissions(Surface({"test_lab.CountedTokens": listed}))
+        with contextlib.nullcontext() if is_allowed else pytest.raises(TypeError, match="may not use __repr__"):
+            policy.check_operator(kind([1, 2]), "__repr__")
+
+
 def test_only_what_the_lab_lists_can_be_used_of_the_graders_objects():
     class Model(mlx.nn.Module):
         limit = 1

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import numbers
 import re
 import types
 
@@ -562,7 +563,9 @@ def test_task_4_a_cache_that_is_too_small_is_told_both_numbers(lab):
 
 
 def as_pair(counts):
-    return (counts.linear, counts.attention)
+    pair = (counts.linear, counts.attention)
+    assert all(isinstance(each, numbers.Integral) for each in pair), f"the counts are {pair}, expected whole numbers"
+    return pair
 
 
 def why_off(got, counted, shape, sent):

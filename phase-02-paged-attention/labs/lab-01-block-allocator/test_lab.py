@@ -676,6 +676,8 @@ def test_task_7_a_hash_that_cannot_be_hashed_changes_nothing(lab, bad):
 def test_task_7_caching_and_finding_cost_the_same_in_a_large_pool(lab, monkeypatch):
     pool = counted_pool(lab, monkeypatch)
     blocks = pool.get_new_blocks(NUM_MANY)
+    assert ids(blocks) == list(range(1, NUM_MANY + 1)), (
+        f"get_new_blocks({NUM_MANY}) of a fresh pool gave the blocks {ids(blocks)}, expected 1 to {NUM_MANY}")
     hashes = [Counted(10_000 + i) for i in range(NUM_MANY)]
     assert_o1(f"cache_full_blocks({NUM_MANY} blocks, {NUM_MANY} hashes)",
               lambda: pool.cache_full_blocks(blocks, hashes), num_blocks=NUM_MANY)
@@ -853,7 +855,7 @@ def test_task_8_entries_without_a_block_do_not_pile_up(lab):
         pool.cache_full_blocks(blocks, [block_hash])
         pool.free_blocks(blocks)
     found = pool.get_cached_block(1499)
-    assert len(blocks) == 1 and found is blocks[0], (
+    assert len(blocks) == 1 and found is blocks[0] and found.block_id in (1, 2, 3), (
         f"get_new_blocks(1) gave {list(map(shown, blocks))}, which was cached under 1499 and freed; "
         f"get_cached_block(1499) is {shown(found)}, expected that block")
     after = num_objects(pool)

@@ -52,6 +52,7 @@ def assert_sound(pool, when):
 
 def fork_private(pool, block):
     """Call ``fork_block`` for a block with one owner, and fail if it calls ``_fork_shared``. For tests of task 1."""
+    assert block.ref_cnt == 1, f"block {block.block_id} has ref_cnt {block.ref_cnt}, expected 1 for its one owner"
     try:
         return pool.fork_block(block)
     except NotImplementedError as error:
@@ -71,7 +72,8 @@ def assert_private_is_forked(pool, block):
 def assert_shared_is_forked(pool, block):
     """Fork block 1 into block 2, which is free, and return block 2."""
     copy = pool.fork_block(block)
-    assert copy is pool.blocks[2], f"block 1 has two owners; fork_block(block 1) returned {copy!r}, expected block 2"
+    assert copy is pool.blocks[2] and copy.block_id == 2, (
+        f"block 1 has two owners; fork_block(block 1) returned {copy!r}, expected block 2")
     return copy
 
 
@@ -461,9 +463,9 @@ def test_task_3_the_copys_reference_does_not_make_a_block_shared(lab):
     pool.touch([block])
     before = state(pool)
     got = pool.fork_block(block)
-    assert got is block, (f"block 1 has one owner, and a copy holds another reference; fork_block returned block "
-                          f"{got.block_id}, expected block 1 itself. The copy is made before anything is written "
-                          "(task 1)")
+    assert got is block and got.block_id == 1, (
+        f"block 1 has one owner, and a copy holds another reference; fork_block returned block {got.block_id}, "
+        "expected block 1 itself. The copy is made before anything is written (task 1)")
     assert_unchanged(pool, before, "fork_block(block 1), which has one owner,", "It needs no copy (task 1)")
 
 

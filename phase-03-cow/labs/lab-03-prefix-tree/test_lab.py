@@ -678,7 +678,8 @@ def test_task_3_a_lookup_among_hundreds_looks_at_few(lab, num_in_common):
             lambda tokens=tokens: server.tree.match(tokens),
             "the children are sorted, so those that share the most are next to the position of these tokens")
         found = look(server, tokens)[2]
-        assert found >= num_in_common, f"match({tokens}) found {found} tokens, expected at least {num_in_common}"
+        assert found in (num_in_common, num_in_common + 1), (
+            f"match({tokens}) found {found} tokens, expected {num_in_common}, or one more for the last one")
 
 
 @pytest.mark.points(2)
