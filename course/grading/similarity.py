@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from course.core.resource_limits import kill_when_computing, limit_memory
+from course.core.resource_limits import kill_when_computing
 from course.lab.lab import Lab, LabError
 from course.lab.starters import clean_solution, make_starter
 
@@ -28,8 +28,8 @@ MIN_SHARED = 0.6
 #: The number of runs below which a few equal lines would look like a copy.
 MIN_RUNS = 100
 MAX_CHARACTERS = 100_000
-#: The CPU time and memory that one file may cost. The longest solution takes 0.2 s.
-MAX_CPU_S, MAX_BYTES = 3.0, 4 << 30
+#: The CPU time that one file may cost. The longest solution takes 0.2 s.
+MAX_CPU_S = 3.0
 
 
 @dataclass
@@ -88,7 +88,6 @@ def _prints(text: str) -> set[int] | None:
     if child == 0:
         try:
             kill_when_computing(MAX_CPU_S)
-            limit_memory(MAX_BYTES)
             prints = detector.CodeFingerprint("starter.py", RUN, 1, language="python", fp=io.StringIO(_plain(text)))
             with open(writing, "wb") as pipe:
                 pipe.write(array.array("q", prints.hashes).tobytes())

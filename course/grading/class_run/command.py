@@ -220,7 +220,7 @@ class ClassGrader:
         outcome = (Outcome.GRADE_AGAIN if file.content or file.is_undecided else
                    Outcome.MISSING if file.is_missing else Outcome.UNREADABLE)
         record = Record(student.id, LabResult(lab, outcome, self._rows.unearned[lab], file.problem or NOT_YET),
-                        key, student.name, taken.notes, taken.is_submitted, file.sha256,
+                        key, student.name, taken.notes, taken.is_submitted or not file.is_missing, file.sha256,
                         self._provenance.tests_sha256[lab], self._provenance.commit)
         jobs = self._settle_text(record, file.content, file.lab)
         self._note_unreadable(record, taken.files[lab])
@@ -260,15 +260,15 @@ class ClassGrader:
 
     def _current(self, student: str, file: LabFile) -> LabFile:
         """Return the file that counts as the newest: of an attempt that earlier calls have read, if that is known to be
-        later than the file of this call."""
+        later than the file of this call, or if this call has none. A student who is not in a download loses nothing."""
         lab = file.lab.number
-        last = self._store.handed_in(student, lab)[-1] if file.is_attempt else None
-        if last is None or last.file_sha256 == file.sha256:
+        last = next(reversed(self._store.handed_in(student, lab)), None)
+        if last is None or file.is_undecided or (file.is_attempt and last.file_sha256 == file.sha256):
             return file
         content = self._store.attempts_text(student, lab, last.file_sha256) if last.file_sha256 else b""
         known = self._store.get_attempt(student, lab, last.file_sha256)
         problem = known.result.reason if known is not None and not last.file_sha256 else ""
-        return replace(file, content=content, problem=problem) if content or problem else file
+        return replace(file, content=content, problem=problem, is_missing=False) if content or problem else file
 
     def _note_times_of_others(self) -> None:
         """Store the times of attempts that earlier calls have read, if a table names their lab. A student whose file of

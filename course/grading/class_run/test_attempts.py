@@ -67,6 +67,20 @@ def test_a_second_download_adds_an_attempt_and_grades_only_that(klass):
     assert attempts(klass) == [(3, 1), (0, 5), (3, None)] and klass.exported[0].submitted == {}
 
 
+def test_a_download_with_one_late_student_changes_no_other(klass):
+    """Check also that the folders in that student's folder are not taken for those of others."""
+    klass.hand_in(ann="right", bob="right b")
+    roster = table(klass, "id\nann\nbob\nzoe\n", "roster.csv")
+    klass.grade(roster=roster)
+    klass.submissions = klass.submissions.with_name("late")
+    klass.hand_in(**{"zoe": "right z", "zoe/ann": "wrong", "zoe/bob": "wrong"})
+    assert klass.grade(roster=roster) == 1
+    assert {row.student: row.points for row in klass.exported} == {"ann": 3, "bob": 3, "zoe": 0}
+    assert [row.is_submitted for row in klass.exported] == [True, True, True]
+    assert [(one.student, one.path) for one in klass.unclear] == [("zoe", "zoe/starter.py")]
+    assert result_of(klass, "zoe").outcome is Outcome.GRADE_AGAIN
+
+
 def test_an_earlier_text_handed_in_again_is_not_graded_again(klass):
     for text in ("right", "wrong", "right"):
         klass.hand_in(ann=text)
@@ -162,7 +176,7 @@ def test_a_submission_that_cannot_be_read_and_one_that_is_gone(klass):
     (klass.submissions / "ann/starter.py").unlink()
     klass.grade()
     assert attempts(klass) == [(3, None), ("unreadable", None)]  # nothing new was handed in
-    assert result_of(klass).outcome is Outcome.MISSING and not (klass.out / "submitted/ann/2.1.py").exists()
+    assert result_of(klass).outcome is Outcome.UNREADABLE and not (klass.out / "submitted/ann/2.1.py").exists()
     klass.grade(settings=CHANGED)
     assert attempts(klass) == [(3, None), ("unreadable", None)]  # it has no text that could be graded again
     klass.grade()

@@ -30,7 +30,9 @@ from course.lab.lab import Lab
 WALL_S = 120.0
 MAX_NAMED = 4
 _NO_LABS = "is not named like a lab's file"
-_NAMES_A_LAB = re.compile(r"(?:lab|phase)-?\d.*|\d+\.\d+")
+#: The number of files of one submission that are listed by name.
+MAX_LISTED = 50
+_NAMES_A_LAB = re.compile(r"(?i)(?:lab|phase)[-_ ]?\d.*|\d+[-._]\d+.*")
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,9 @@ def take_in(submission: Submission, labs: Sequence[Lab], asked: Sequence[Lab], r
             copies |= _copies(member.name, lab, root)
     unclear = [Unclear(_path(path_of, one.name), f"{shown(one.name)} {one.problem or _NO_LABS}.", student)
                for one in others if not _is_the_courses(one.name, copies)]
+    if len(unclear) > MAX_LISTED:
+        more = f"{len(unclear) - MAX_LISTED} more files are not named like a lab's file."
+        unclear[MAX_LISTED:] = [Unclear(submission.parts[0].path.name, more, student)]
     files = {}
     for lab in asked:
         files[lab.number] = file = _timed(_choose(lab, of_lab[lab.number], only is not None), submission)

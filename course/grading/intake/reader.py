@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import IO
 
 CPU_S, MEMORY_BYTES = 10, 512 << 20
-MAX_FILES, MAX_DEPTH = 5_000, 12
+MAX_FILES, MAX_DEPTH, MAX_NAME = 5_000, 12, 1_000
 #: Of an archive; of a lab's file, the longest solution having 30 kB; and of all labs' files of a submission.
 MAX_ARCHIVE_BYTES, MAX_FILE_BYTES, MAX_BYTES = 64_000_000, 1_000_000, 16_000_000
 TAR_MODES = {".tar": "r|", ".tar.gz": "r|gz", ".tgz": "r|gz"}
@@ -72,8 +72,6 @@ class Reader:
             raise
         except Exception as error:  # a damaged or made-up archive may raise anything
             problem = f"is a damaged archive, or not an archive ({type(error).__name__})"
-            if not name:
-                raise Refused(f"It {problem}.") from None
             del self.found[num_before:]
             self._add(name, problem)
 
@@ -113,6 +111,8 @@ class Reader:
     def _add(self, name: str, problem: str, size: int = 0, opened: Callable[[], IO[bytes]] | None = None) -> None:
         if len(self.found) == MAX_FILES:
             raise Refused(f"It holds more than {MAX_FILES} files; hand in the labs' files only.")
+        if len(name) > MAX_NAME or (problem and not name):
+            raise Refused(f"It {problem}." if not name else f"A path in it has more than {MAX_NAME} characters.")
         content = None
         if opened is not None and not problem and name.endswith((".py", ".c")):
             with opened() as file:

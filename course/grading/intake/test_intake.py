@@ -232,7 +232,8 @@ def test_gradescopes_table_names_groups_and_times(tmp_path):
     ("2.1.py", [LAB, OTHER], "2.1"), ("work/2.1.py", [LAB, OTHER], "2.1"), (STARTER, [LAB, OTHER], "2.1"),
     (f"repo-main/{STARTER}", [OTHER], "2.1"), ("lab-01-block-allocator/starter.py", [OTHER], "2.1"),
     ("starter.py", [LAB], "2.1"), ("work/starter.py", [LAB], "2.1"), ("starter.py", [LAB, OTHER], None),
-    ("2.2/starter.py", [LAB], None), ("phase-09-x/starter.py", [LAB], None), ("lab2/starter.py", [LAB], None),
+    ("2.2/starter.py", [LAB], None), ("Lab 02 final/starter.py", [LAB], None), ("2_2 mine/starter.py", [LAB], None),
+     ("phase-09-x/starter.py", [LAB], None), ("lab2/starter.py", [LAB], None),
     ("Starter.py", [LAB], None), ("starter (1).py", [LAB], None), ("starter.py.txt", [LAB], None),
     ("lab-2.1.py", [LAB], None), ("2.1.ipynb", [LAB], None), ("solution.py", [LAB], None), ("2.1", [LAB], None),
 ])
@@ -297,6 +298,8 @@ def test_links_and_pipes_are_not_followed(tmp_path):
     files, left_out = found_in(folder, asked=[LAB, OTHER])
     assert files["ann", "2.1"] == "2.1.py is a symbolic link." and "not a regular file" in files["ann", "2.2"]
     assert left_out == ["eve", "ann/work", "ann/2.1.py", "ann/2.2.py"]
+    (folder / "cy.zip").symlink_to(secret / "2.1.py")
+    assert found_in(folder)[0]["cy", "2.1"] == "It is a symbolic link."
 
 
 # ---- archives
@@ -376,6 +379,7 @@ def test_a_damaged_archive_does_not_spoil_the_files_next_to_it(tmp_path):
     ("ann.tgz", b"\x1f\x8bno", "damaged archive"), ("ann.zip", b"", "damaged archive"),
     ("ann.zip", zipped({"2.1.py": "x" * 99})[:-30], "damaged archive"),
     ("ann.zip", zipped({f"{i}.txt": "" for i in range(reader.MAX_FILES + 1)}), "more than 5000 files"),
+    ("ann.zip", zipped({"a" * 1001: ""}), "more than 1000 characters"),
     ("ann.zip", zipped({f"{i}/2.1.py": bytes(900_000) for i in range(20)}), "more than 16 MB"),
     ("/".join(["ann", *"abcdefghijklmn", "2.1.py"]), "x", "more than 12 deep")],
     ids=lambda value: value if isinstance(value, str) else "")
@@ -425,6 +429,12 @@ def test_a_size_that_lies_is_found(tmp_path):
     content[place:place + 4] = struct.pack("<I", 1000)
     with pytest.raises(Refused, match="damaged"):
         read_one(lay(tmp_path, {"ann.zip": bytes(content)}))
+
+
+def test_of_many_files_some_are_listed(tmp_path):
+    folder = lay(tmp_path, {"ann.zip": zipped({"2.1.py": "x", **{f"{i}.txt": "" for i in range(60)}})})
+    files, left_out = found_in(folder)
+    assert files["ann", "2.1"] == "x" and len(left_out) == layout.MAX_LISTED + 1 and left_out[-1] == "ann.zip"
 
 
 def test_names_that_students_chose_cannot_draw_on_the_terminal(tmp_path):
