@@ -101,7 +101,7 @@ def optimum(trace: Trace) -> int:
 CONTEST = Contest(
     "course.eviction.score", "EvictionPolicy", [*FIXED, *(f"random {number}" for number in range(5))], make_trace,
     play=num_hits, foul=IllegalEviction, naive=naive, reference=reference, bound=optimum, bound_name="optimum",
-    title="hit rate, %", scale=lambda trace: 100 / trace.num_asked, unit="{:.0f} hits", num_unseen=3, margin=0.2)
+    title="hit rate, %", scale=lambda trace: 100 / trace.num_asked, unit="{:.0f} hits", num_unseen=2, margin=0.2)
 score, table, total, landmarks = CONTEST.score, CONTEST.table, CONTEST.total, CONTEST.landmarks
 
 if __name__ == "__main__":
