@@ -68,14 +68,14 @@ class LLMEngine(EngineFrame):
         return group.request_id
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
-        """End a request in any state and return its text so far; None if there is no such request.
+        """End a request in any state and return its text so far.
 
-        If the request has ended, and no step has returned its last output yet, this returns it.
+        Return None, and change nothing, if no such request is live. If it has ended, and no step has returned its last
+        output yet, the next step does.
         """
-        unseen = self.unseen.pop(request_id, None)
         group = self.live.groups.get(request_id)
         if group is None:
-            return unseen
+            return None
         unfinished = group.unfinished
         try:
             for sequence in unfinished:

@@ -4,18 +4,20 @@ A sequence counts from when its request is accepted until it is answered. It is 
 ``max_num_seqs + max_waiting`` sequences of its priority or a better one are in flight. So a queue full of low-priority
 requests does not block high-priority ones, and the total is at most three times the bound.
 
-Among the keys of one priority, no key may hold more than its share of the bound while another key waits or was
-rejected. A rejected key counts until it has sent no request for a while: otherwise the other key would take every place
-again between two of its requests. A key that is alone may hold everything.
+Among the keys of one priority, no key may hold more than its share of the bound while another key waits or asks. A key
+that is alone may hold everything. When another key then asks for places within its own share, the newest requests of
+the first, which wait for a seat, end with 429. A key that had to ask in this way, or was rejected, counts as waiting
+until it has sent no request for a while: otherwise the other key would take every place again between two of its
+requests.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from mini_vllm.request import Priority
 from mini_vllm.server.errors import ApiError, retry_later
@@ -26,63 +28,103 @@ RETRY_AFTER_S = 1.0
 REFUSAL_COUNTS_S = 10.0
 
 
+Holder = tuple[Priority, str | None]
+
+
+@dataclass(eq=False)
+class _Claim:
+    """The places of one request. ``end`` makes it end."""
+
+    num_sequences: int
+    end: Callable[[], object]
+    has_ended: bool = False
+
+
 class Seats:
     """The sequences in flight of one model."""
 
     def __init__(self, max_num_seqs: int, max_waiting: int, key_share: float = 0.5,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self.max_num_seqs, self.max_waiting, self.key_share, self._clock = max_num_seqs, max_waiting, key_share, clock
-        #: The number of sequences in flight, by priority, and by priority and key.
-        self._num_taken: Counter[Priority] = Counter()
-        self._num_held: Counter[tuple[Priority, str | None]] = Counter()
-        #: The time of the last request of a rejected key.
-        self._refused_s: dict[tuple[Priority, str | None], float] = {}
+        #: What is in flight, by priority and key, the oldest first.
+        self._claims: dict[Holder, list[_Claim]] = {}
+        #: The time of the last request of a key that was rejected or had to take places from another.
+        self._asked_s: dict[Holder, float] = {}
 
     @property
     def bound(self) -> int:
         return self.max_num_seqs + self.max_waiting
 
     @contextmanager
-    def taken(self, num_sequences: int, priority: Priority, key: str | None = None) -> Iterator[None]:
+    def taken(self, num_sequences: int, priority: Priority, key: str | None = None,
+              end: Callable[[], object] = lambda: None) -> Iterator[None]:
         """Hold seats for the sequences of one request of ``key`` (None if the server has no keys).
 
         Raise ApiError, and take no seat: 400 if the request can never be accepted, 429 if it cannot be accepted now.
+        Call ``end`` to end the request because another key asks for its places; they are free from then on, and
+        whatever then ends the block becomes a 429.
         """
         if num_sequences > self.bound:
             raise ApiError(400, f"the request is for {num_sequences} texts (prompts times n); at most {self.bound} can "
                            "be in flight at once", param="n", code="too_many_texts")
-        num_before = sum(self._num_taken[each] for each in Priority if each <= priority)
         holder = priority, key
-        if num_before + num_sequences > self.bound:
-            self._refused_s[holder] = self._clock()
-            raise retry_later(429, f"the queue is full: {num_before} texts of priority {priority.name.lower()} or "
-                              f"better are running or waiting, the limit is {self.bound}; try again later",
-                              "queue_full", RETRY_AFTER_S)
-        share = max(1, int(self.key_share * self.bound))
-        if key is not None and self._num_held[holder] + num_sequences > share and self._others_wait(priority, key):
-            self._refused_s[holder] = self._clock()
-            raise retry_later(429, f"the key {key!r} has {self._num_held[holder]} texts running or waiting; while "
-                              f"other keys wait, the limit is {share}; try again later", "key_share_exceeded",
-                              RETRY_AFTER_S)
-        if self._was_refused(holder):
-            self._refused_s[holder] = self._clock()
-        self._num_taken[priority] += num_sequences
-        self._num_held[holder] += num_sequences
+        num_held, share = self._num_held(holder), max(1, int(self.key_share * self.bound))
+        if key is not None and num_held + num_sequences > share and self._others_wait(holder):
+            self._asked_s[holder] = self._clock()
+            raise retry_later(429, f"the key {key!r} has {num_held} texts running or waiting; while other keys wait, "
+                              f"the limit is {share}; try again later", "key_share_exceeded", RETRY_AFTER_S)
+        num_missing = self._num_taken(priority) + num_sequences - self.bound
+        if num_missing > 0 or self._was_refused(holder):
+            self._asked_s[holder] = self._clock()
+        if num_missing > 0:
+            too_many = self._beyond_the_share(holder, max(share, self.max_num_seqs))
+            if num_held + num_sequences > share or sum(claim.num_sequences for _, claim in too_many) < num_missing:
+                raise retry_later(429, f"the queue is full: {self._num_taken(priority)} texts of priority "
+                                  f"{priority.name.lower()} or better are running or waiting, the limit is "
+                                  f"{self.bound}; try again later", "queue_full", RETRY_AFTER_S)
+            for other, claim in too_many:
+                self._claims[other].remove(claim)
+                claim.has_ended = True
+                claim.end()
+        claim = _Claim(num_sequences, end)
+        self._claims.setdefault(holder, []).append(claim)
         try:
             yield
+        except BaseException as error:
+            if not claim.has_ended:
+                raise
+            raise retry_later(429, f"the request waited beyond the share of its key, which is {share} texts running or "
+                              "waiting, and another key asked for places; try again later", "key_share_exceeded",
+                              RETRY_AFTER_S) from error
         finally:
-            self._num_taken[priority] -= num_sequences
-            self._num_held[holder] -= num_sequences
+            if not claim.has_ended:
+                self._claims[holder].remove(claim)
 
-    def _others_wait(self, priority: Priority, key: str) -> bool:
-        """Check whether another key of this priority was rejected recently, or has sequences while some wait."""
-        holders = {*self._num_held, *self._refused_s}
-        others = [holder for holder in holders if holder[0] == priority and holder[1] != key]
-        if any(self._was_refused(holder) for holder in others):
+    def _num_held(self, holder: Holder) -> int:
+        return sum(claim.num_sequences for claim in self._claims.get(holder, ()))
+
+    def _num_taken(self, priority: Priority) -> int:
+        """Return the number of sequences in flight of this priority or a better one."""
+        return sum(self._num_held(holder) for holder in self._claims if holder[0] <= priority)
+
+    def _beyond_the_share(self, asking: Holder, share: int) -> list[tuple[Holder, _Claim]]:
+        """Return the newest requests of the other keys of this priority, as far as a key holds more than ``share``."""
+        found = []
+        for holder, claims in self._claims.items():
+            num_over = self._num_held(holder) - share
+            for claim in reversed(claims):
+                if num_over > 0 and holder[0] == asking[0] and holder[1] != asking[1]:
+                    found.append((holder, claim))
+                    num_over -= claim.num_sequences
+        return found
+
+    def _others_wait(self, holder: Holder) -> bool:
+        """Check whether another key of this priority asked in vain recently, or has sequences while some wait."""
+        others = [other for other in {*self._claims, *self._asked_s} if other[0] == holder[0] and other[1] != holder[1]]
+        if any(self._was_refused(other) for other in others):
             return True
-        some_wait = sum(self._num_taken[each] for each in Priority if each <= priority) > self.max_num_seqs
-        return some_wait and any(self._num_held[holder] for holder in others)
+        return self._num_taken(holder[0]) > self.max_num_seqs and any(self._claims.get(other) for other in others)
 
-    def _was_refused(self, holder: tuple[Priority, str | None]) -> bool:
+    def _was_refused(self, holder: Holder) -> bool:
         """Check whether the key was rejected, and sent its last request recently."""
-        return self._clock() - self._refused_s.get(holder, -math.inf) < REFUSAL_COUNTS_S
+        return self._clock() - self._asked_s.get(holder, -math.inf) < REFUSAL_COUNTS_S

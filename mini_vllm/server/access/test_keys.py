@@ -1,11 +1,12 @@
 """Keys: permissions, rates and priorities; a key does not find another key's prompts in the cache."""
 
 import asyncio
+import functools
 import hashlib
 import io
 import logging
 import threading
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
@@ -201,8 +202,8 @@ def shared():
     now_s, kept = [0.0], []
     seats = Seats(4, 6, clock=lambda: now_s[0])
 
-    def take(key, count, priority=Priority.NORMAL):
-        kept.append(seats.taken(count, priority, key))
+    def take(key, count, priority=Priority.NORMAL, end=lambda: None):
+        kept.append(seats.taken(count, priority, key, end))
         kept[-1].__enter__()
         return kept[-1]
 
@@ -216,22 +217,45 @@ def refusal(take, *arguments):
     return caught.value.code
 
 
-def test_a_key_that_is_alone_may_hold_everything_and_half_of_it_once_another_was_refused(shared):
+def test_a_key_that_is_alone_may_hold_everything_until_another_asks(shared):
     now_s, take = shared
-    held = [take("anna", 1) for _ in range(10)]
-    assert refusal(take, "bert", 1) == "queue_full"
-    for each in held[:6]:
+    ended = []
+    held = [take("anna", 1, Priority.NORMAL, functools.partial(ended.append, number)) for number in range(10)]
+    take("bert", 2)
+    assert ended == [9, 8, 7, 6, 5], "its newest requests end, until it holds its share: 5 of 10"
+    assert refusal(take, "anna", 1) == "key_share_exceeded"
+    for each in held:
         each.__exit__(None, None, None)
-    take("anna", 1)
-    assert refusal(take, "anna", 1) == "key_share_exceeded", "5 of 10 are its share while bert waits"
-    take("bert", 1)
-    assert refusal(take, "anna", 1) == "key_share_exceeded", "six are in flight for four seats: some wait"
+    take("anna", 5)
+    assert refusal(take, "anna", 1) == "key_share_exceeded", "seven are in flight for four seats: some wait"
+
+
+def test_places_are_taken_from_a_key_only_as_far_as_the_other_is_below_its_share(shared):
+    now_s, take = shared
+    ended = []
+    take("anna", 10, Priority.NORMAL, lambda: ended.append("anna"))
+    assert refusal(take, "anna", 1) == "queue_full"
+    assert refusal(take, "bert", 6) == "key_share_exceeded"
+    assert refusal(take, "bert", 1, Priority.LOW) == "queue_full"
+    take("carla", 10, Priority.HIGH)
+    assert refusal(take, "bert", 1) == "queue_full", "carla's have a better priority, and would have to end as well"
+    assert not ended
+
+
+def test_requests_in_the_seats_do_not_end_for_another_key():
+    ended, seats = [], Seats(8, 2)
+    with ExitStack() as stack:
+        for number in range(10):
+            end = functools.partial(ended.append, number)
+            stack.enter_context(seats.taken(1, Priority.NORMAL, "anna", end))
+        stack.enter_context(seats.taken(2, Priority.NORMAL, "bert"))
+    assert ended == [9, 8], "half of ten are five, but eight have seats"
 
 
 def test_a_refusal_counts_for_a_while_and_only_for_keys_of_the_same_priority(shared):
     now_s, take = shared
     held = take("anna", 10)
-    assert refusal(take, "bert", 1) == "queue_full"
+    assert refusal(take, "bert", 6) == "key_share_exceeded"
     held.__exit__(None, None, None)
     take("anna", 5)
     assert refusal(take, "anna", 2) == "key_share_exceeded"
@@ -240,10 +264,10 @@ def test_a_refusal_counts_for_a_while_and_only_for_keys_of_the_same_priority(sha
     take("anna", 2)
 
 
-def test_a_key_that_was_refused_keeps_its_part_while_it_goes_on_asking(shared):
+def test_a_key_that_asks_keeps_its_part_while_it_goes_on_asking(shared):
     now_s, take = shared
     held = take("anna", 10)
-    assert refusal(take, "bert", 1) == "queue_full"
+    take("bert", 1).__exit__(None, None, None)
     held.__exit__(None, None, None)
     for _ in range(5):
         now_s[0] += 9
@@ -258,6 +282,28 @@ def test_without_keys_nothing_is_shared_out(shared):
     take(None, 8)
     assert refusal(take, None, 3) == "queue_full"
     take(None, 2)
+
+
+def test_a_key_that_fills_the_queue_gives_places_back_when_another_key_asks(writer, keys_file):
+    """Check that the newest requests of the one end with 429, whole or streamed, and that the other is answered."""
+    async def main(app, shelf):
+        async with shelf.lease(writer.name) as served:
+            await served.engine.pause()
+            anna = [Client(PATH, body(writer, n=2, stream=number == 3, priority="normal"), ANNA) for number in range(4)]
+            asking = [asyncio.create_task(client.ask(app)) for client in anna]
+            while len(served.engine._thread.streams) < 4:
+                await asyncio.sleep(0)
+            carla = asyncio.create_task(Client(PATH, body(writer), CARLA).ask(app))
+            await asyncio.gather(*asking[2:])
+            served.engine.resume()
+            await asyncio.gather(carla, *asking)
+            return [client.status for client in anna], anna[2].json(), anna[3].json(), carla.result().status
+
+    statuses, whole, streamed, other = serve(
+        main, settings_for(writer, keys_file=keys_file, sizes={"max_num_seqs": 4}, max_waiting=4))
+    assert statuses == [200, 200, 429, 429] and other == 200
+    for refused in (whole, streamed):
+        assert refused["error"]["code"] == "key_share_exceeded" and "another key" in refused["error"]["message"]
 
 
 def test_seats_are_held_until_the_engine_has_let_go(writer):
@@ -275,10 +321,10 @@ def test_seats_are_held_until_the_engine_has_let_go(writer):
                 await asyncio.sleep(0)
             for _ in range(100):  # every task that can continue now does
                 await asyncio.sleep(0)
-            before = shelf.seats(writer.name)._num_taken.total()
+            before = shelf.seats(writer.name)._num_taken(Priority.LOW)
             may_go.set()
             await asking
-            return before, shelf.seats(writer.name)._num_taken.total()
+            return before, shelf.seats(writer.name)._num_taken(Priority.LOW)
 
     assert serve(main, settings_for(writer)) == (2, 0)
 

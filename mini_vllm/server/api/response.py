@@ -129,7 +129,9 @@ class EngineResponse(Response, ABC):
         seats = self.shelf.seats(body.model)
         num_texts = self.num_prompts * (body.n or 1)
         self.caller.pay_for(num_texts)
-        with seats.taken(num_texts, self.priority, self.caller.name):
+        this = asyncio.current_task()
+        assert this is not None
+        with seats.taken(num_texts, self.priority, self.caller.name, end=this.cancel):
             async with self.shelf.lease(body.model) as served:
                 answers.has_cache = served.config.enable_prefix_caching
                 params = self.sampling_params(served, answers)
