@@ -6,7 +6,7 @@ import hashlib
 import io
 import logging
 import threading
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 
 import pytest
 
@@ -252,6 +252,60 @@ def test_requests_in_the_seats_do_not_end_for_another_key():
     assert ended == [9, 8], "half of ten are five, but eight have seats"
 
 
+def test_a_key_has_half_of_the_seats_while_there_is_another(shared):
+    """Check that the rest of its requests wait where they delay nobody, and that each waits only for its own key's."""
+    now_s, take = shared
+
+    async def main():
+        seats, inside = Seats(4, 16, clock=lambda: now_s[0]), []
+
+        async def settle():
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+        @asynccontextmanager
+        async def request(name, count, key):
+            with seats.taken(count, Priority.NORMAL, key) as claim:
+                entering = asyncio.create_task(seats.enter(claim))
+                entering.add_done_callback(lambda task: task.cancelled() or task.exception() or inside.append(name))
+                await settle()
+                yield entering
+                entering.cancel()
+
+        async with AsyncExitStack() as stack:
+            anna = [request(f"a{number}", 1, "anna") for number in range(7)]
+            for each in anna:
+                await each.__aenter__()
+            assert inside == ["a0", "a1", "a2", "a3"], "a key that is alone has all four seats"
+            await stack.enter_async_context(request("b0", 2, "bert"))
+            assert inside[4:] == ["b0"], "the engine learns of it at once: it is the first to wait for a seat"
+            too_large = await stack.enter_async_context(request("b1", 3, "bert"))
+            with pytest.raises(ApiError, match="3 texts at once; while there are other keys, the limit is 2"):
+                await too_large
+            for number in range(3):
+                await anna[number].__aexit__(None, None, None)
+                await settle()
+            assert inside[5:] == ["a4"], "now anna has two seats: a3's and a4's"
+        now_s[0] = 9.9
+        await anna[3].__aexit__(None, None, None)
+        await settle()
+        assert inside[6:] == ["a5"]
+        now_s[0] = 10.0
+        await anna[4].__aexit__(None, None, None)
+        await settle()
+        assert inside[7:] == ["a6"], "bert has sent nothing for ten seconds"
+        await asyncio.wait_for(_enter_alone(seats), 10)
+
+    asyncio.run(main())
+
+
+async def _enter_alone(seats):
+    with seats.taken(4, Priority.LOW, "anna") as claim:
+        await seats.enter(claim)
+    with seats.taken(9, Priority.LOW, "bert") as claim, pytest.raises(ApiError):
+        await seats.enter(claim)
+
+
 def test_a_refusal_counts_for_a_while_and_only_for_keys_of_the_same_priority(shared):
     now_s, take = shared
     held = take("anna", 10)
@@ -291,7 +345,7 @@ def test_a_key_that_fills_the_queue_gives_places_back_when_another_key_asks(writ
             await served.engine.pause()
             anna = [Client(PATH, body(writer, n=2, stream=number == 3, priority="normal"), ANNA) for number in range(4)]
             asking = [asyncio.create_task(client.ask(app)) for client in anna]
-            while len(served.engine._thread.streams) < 4:
+            while shelf.seats(writer.name)._num_taken(Priority.NORMAL) < 8:
                 await asyncio.sleep(0)
             carla = asyncio.create_task(Client(PATH, body(writer), CARLA).ask(app))
             await asyncio.gather(*asking[2:])

@@ -131,13 +131,14 @@ class EngineResponse(Response, ABC):
         self.caller.pay_for(num_texts)
         this = asyncio.current_task()
         assert this is not None
-        with seats.taken(num_texts, self.priority, self.caller.name, end=this.cancel):
+        with seats.taken(num_texts, self.priority, self.caller.name, end=this.cancel) as claim:
             async with self.shelf.lease(body.model) as served:
                 answers.has_cache = served.config.enable_prefix_caching
                 params = self.sampling_params(served, answers)
                 check_num_logprobs(params, num_texts, served.prompts.max_model_len)
                 _held = await served.prepare(params, self.holder)
                 work = Work(await self.read_prompts(served), params, self.priority, self.caller.extra_keys, answers.id)
+                await seats.enter(claim)
                 await work.run(served, outbox)
 
     def _told(self, error: Exception) -> ApiError:
