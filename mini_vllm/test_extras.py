@@ -12,7 +12,7 @@ from mini_vllm.extras import EXTRAS, PROJECT, check_installed, install_line
 def test_every_extra_is_one_of_the_projects_with_the_packages_that_are_looked_for():
     text = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
     for extra, packages in EXTRAS.items():
-        (listed,) = re.findall(rf"^{extra} = \[(.*)\]$", text, re.M)
+        (listed,) = re.findall(rf"^{extra} = \[(.*?)\]$", text, re.M | re.S)
         assert [name for name in packages.values() if f'"{name}' not in listed] == []
 
 

@@ -143,6 +143,9 @@ def serve(engine: LLMEngine, prompts: list[str | list[int]], params: SamplingPar
             for output in engine.step():
                 outputs[output.request_id] = output
                 on_output(output)
+            failure = getattr(engine, "failure", None)
+            if failure is not None:  # the reference's loop ends its requests and goes on; here a piece is to blame
+                raise failure
             if audit is not None:
                 audit.check_blocks()
         if audit is not None:
