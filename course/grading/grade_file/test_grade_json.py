@@ -38,7 +38,7 @@ HOSTILE = {
     "no_text_exit": ("", NO_TEXT.format("SystemExit(0)"), 3, "Boom: <its __str__ raised SystemExit>"),
     "no_text_interrupt": ("", NO_TEXT.format("KeyboardInterrupt"), 3, "Boom: <its __str__ raised KeyboardInterrupt>"),
     "endless_text": ("", BOOM.format("def __str__(self):\n            while True: pass"), 3,
-                     "the test did not finish within 0.2 s of CPU time (endless_text.py:16 in __str__)"),
+                     "the test did not finish within 1 s of CPU time (endless_text.py:16 in __str__)"),
     "long_text": ("", BOOM.format("def __str__(self): return 'x' * 10_000_000"), 3, "more characters (long_text.py:17"),
     "lies": ("", LYING.format("KeyboardInterrupt"), 3, "it raises Boom, an exception that hides its class (lies.py:16"),
     "class_raises": ("", LYING.format("property(lambda self: 1 / 0)"), 3, "it raises Boom, an exception that hides"),
@@ -90,7 +90,7 @@ def test_a_file_that_takes_its_process_along_keeps_what_it_earned(lab1, forked, 
 def test_what_a_file_raises_ends_its_own_test_and_it_is_said_why(project, lab1, tmp_path):
     """Test all of them in one process, where they could affect each other. Separate processes run the same code."""
     files = [hostile_file(lab1, tmp_path, name, top, double) for name, (top, double, _, _) in HOSTILE.items()]
-    code, output = plain_pytest(project, "-q", "--tb=short", str(lab1.folder), "--time-limit", "0.2", "--report",
+    code, output = plain_pytest(project, "-q", "--tb=short", str(lab1.folder), "--time-limit", "1", "--report",
                                 "report", *(f"--impl={file}" for file in files))
     assert code == 1 and "INTERNALERROR" not in output and len(output) < 100_000
     events = list(map(json.loads, (project / "report").read_text().splitlines()))
