@@ -75,7 +75,7 @@ def _add_generation_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics, st
 
     def check_effects(body: GenerationRequest) -> None:
         for name in NO_EFFECT if strict_fields else ():
-            if getattr(body, name) is not None:
+            if name in body.model_fields_set:
                 raise ApiError(400, f"{name} has no effect, and this server runs with --strict-fields; leave it out",
                                param=name, code="no_effect")
 

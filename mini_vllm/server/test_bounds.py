@@ -8,7 +8,9 @@ import signal
 import pytest
 from pydantic import ValidationError
 
+from mini_vllm.request import Priority
 from mini_vllm.server.access.body_limit import MAX_CONTAINERS, MAX_QUOTES, MAX_VALUES, BodyBound, check_shape
+from mini_vllm.server.access.caller import CALLER, Caller
 from mini_vllm.server.api.field_checks import MAX_BAD_WORDS
 from mini_vllm.server.api.params import sampling_params
 from mini_vllm.server.api.protocol import ChatRequest, CompletionRequest
@@ -139,6 +141,33 @@ def test_all_large_bodies_together_are_bounded():
     *clients, num_taken = asyncio.run(main())
     assert [client.status for client in clients] == [200, 503, 200, 200] and num_taken == 0
     assert clients[1].json()["error"]["code"] == "too_many_bytes" and clients[1].headers[b"retry-after"] == b"1"
+
+
+def test_one_key_holds_at_most_half_of_the_bytes():
+    async def main():
+        begun, may_go = [], asyncio.Event()
+
+        async def app(scope, receive, send):
+            await receive()
+            begun.append(scope[CALLER].name)
+            await may_go.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        def client(name):
+            sender = Client("/v1/completions", LARGE)
+            sender.scope[CALLER] = Caller(name, Priority.NORMAL, Priority.NORMAL, is_admin=False)
+            return sender
+
+        bound = BodyBound(app, max_body_bytes=10**6, max_held_bytes=4 * len(LARGE))
+        clients = [client(name) for name in ("bert", "bert", "bert", "anna")]
+        asking = [asyncio.create_task(each.ask(bound)) for each in clients]
+        while len(begun) < 3:
+            await asyncio.sleep(0)
+        may_go.set()
+        await asyncio.gather(*asking)
+        return [each.status for each in clients], sorted(begun), bound.budget.num_taken
+
+    assert asyncio.run(main()) == ([200, 200, 503, 200], ["anna", "bert", "bert"], 0)
 
 
 def test_one_body_is_parsed_in_each_turn_of_the_loop():

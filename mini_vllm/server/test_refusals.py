@@ -144,13 +144,13 @@ LABELS = {"user": "me", "metadata": {"a": "b"}, "safety_identifier": "me", "prom
 def test_labels_have_no_effect_and_strict_fields_rejects_each(writer):
     async def main(app, shelf):
         bodies = [{"model": writer.name, **GOOD, **labels} for labels in
-                  ({}, *({name: LABELS[name]} for name in NO_EFFECT))]
+                  ({}, *({name: LABELS[name]} for name in NO_EFFECT), {"user": None})]
         clients = [await Client("/v1/completions", body).ask(app) for body in bodies]
         return [(client.status, client.json().get("error")) for client in clients]
 
-    assert [status for status, _ in serve(main, writer)] == [200] * 5
-    (status, _), *refused = serve(main, writer, strict_fields=True)
-    assert status == 200
+    assert [status for status, _ in serve(main, writer)] == [200] * 6
+    (status, _), *refused, (of_null, _) = serve(main, writer, strict_fields=True)
+    assert (status, of_null) == (200, 400)
     assert refused == [(400, {
         "message": f"{name} has no effect, and this server runs with --strict-fields; leave it out",
         "type": "invalid_request_error", "param": name, "code": "no_effect"}) for name in NO_EFFECT]

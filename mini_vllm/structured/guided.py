@@ -32,6 +32,7 @@ from mini_vllm.structured.vocabulary import Vocabulary
 JSON_OPTIONS = {"whitespace_flexible": False, "json_allowed_escapes": '"\\bfnrt'}
 #: These bound memory. Ambiguous grammars have more items with every token.
 MAX_LEXER_FUEL, MAX_STEP_FUEL, MAX_STEP_ITEMS, MAX_GRAMMAR_SIZE = 1_000_000, 200_000, 5_000, 100_000
+MAX_LEXER_STATES = 20_000
 #: The CPU time of a parser: this, and this much more for each of its steps. All other requests of a batch wait for it.
 MAX_FIRST_S, MAX_STEP_S = 0.1, 0.001
 MAX_FORCED_BYTES = 256
@@ -120,7 +121,7 @@ class GuidedGrammar:
             problem = _in_one_line(matcher.get_error())
             place = "" if params.json is None else place_of_error(problem, json.loads(str(params.json)), problem_of)
             raise GrammarError(f"structured_outputs.{params.kind}: {problem}{place and f', at {place}'}")
-        self.start = ParserState(matcher, _tokenizer_of(vocabulary)[1], _Meter())
+        self.start = _start_of(matcher, vocabulary)
 
     def allowed(self, state: ParserState) -> Mask:
         """Return for every token whether it may come next. The end of the text may, exactly if the output matches."""
@@ -156,7 +157,17 @@ class GuidedExpression(GuidedGrammar):
         matcher = _parser_of(vocabulary, llguidance.LLMatcher.grammar_from_regex(_pattern(tree)))
         if matcher.is_error():
             raise GrammarError(_in_one_line(matcher.get_error()))
-        self.start = ParserState(matcher, _tokenizer_of(vocabulary)[1], _Meter())
+        self.start = _start_of(matcher, vocabulary)
+
+
+def _start_of(matcher: Any, vocabulary: Vocabulary) -> ParserState:
+    """Return the first state, with its mask: here it delays no other request. Raise GrammarError if it took too long.
+    """
+    meter = _Meter()
+    start = ParserState(matcher, _tokenizer_of(vocabulary)[1], meter)
+    _ = start.bits
+    meter.check()
+    return start
 
 
 def _pattern(tree: Node) -> str:
@@ -176,7 +187,7 @@ def _parser_of(vocabulary: Vocabulary, source: str) -> Any:
     import llguidance
     limits = llguidance.LLParserLimits(
         initial_lexer_fuel=MAX_LEXER_FUEL, step_lexer_fuel=MAX_STEP_FUEL, step_max_items=MAX_STEP_ITEMS,
-        max_grammar_size=MAX_GRAMMAR_SIZE, verbose_errors=False)
+        max_lexer_states=MAX_LEXER_STATES, max_grammar_size=MAX_GRAMMAR_SIZE, verbose_errors=False)
     return llguidance.LLMatcher(_tokenizer_of(vocabulary)[0], source, log_level=0, limits=limits)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm.checks import flag, refusal
 
 #: The longest schema or grammar, the most choices, and the bytes (UTF-8) of all of them together.
 MAX_SOURCE_CHARS, MAX_CHOICES, MAX_CHOICE_BYTES = 2**16, 1024, 8000
+#: The fields of which exactly one is given.
+KINDS = ("choice", "regex", "json", "json_object", "grammar")
 #: Objects and lists inside of each other, in a schema.
 MAX_SCHEMA_DEPTH = 64
 
@@ -29,14 +31,16 @@ class StructuredOutputsParams:
     json_object: bool | None = None
     #: A grammar in the format of llguidance, which is close to Lark's.
     grammar: str | None = None
+    #: The key that asks, in a server. Equal parameters of two owners share neither a parser nor what is known about it.
+    owner: str | None = None
 
     def __post_init__(self) -> None:
         """Check every field. A schema becomes a text, so that equal parameters are equal keys."""
-        given = [each.name for each in fields(self) if getattr(self, each.name) not in (None, False)
-                 or each.name == "json" and self.json is False]
+        given = [name for name in KINDS if getattr(self, name) not in (None, False)
+                 or name == "json" and self.json is False]
         if len(given) != 1:
             raise ValueError(f"structured_outputs has {' and '.join(given) or 'nothing'}, must have exactly one of "
-                             f"{', '.join(each.name for each in fields(self))}")
+                             f"{', '.join(KINDS)}")
         if self.choice is not None:
             object.__setattr__(self, "choice", _checked_choice(self.choice))
         if self.json_object is not None:
@@ -51,7 +55,7 @@ class StructuredOutputsParams:
     @property
     def kind(self) -> str:
         """The name of the field that is given."""
-        return next(each.name for each in fields(self) if getattr(self, each.name) not in (None, False))
+        return next(name for name in KINDS if getattr(self, name) not in (None, False))
 
 
 def _checked_choice(value: object) -> tuple[str, ...]:

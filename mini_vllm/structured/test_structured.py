@@ -8,6 +8,7 @@ import re
 import weakref
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from mini_vllm.async_engine import AsyncLLMEngine
@@ -16,9 +17,11 @@ from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
 from mini_vllm.structured.automaton import DEAD
+from mini_vllm.structured.compiler import GrammarCompiler
 from mini_vllm.structured.grammar import RegexGrammar
-from mini_vllm.structured.guided import MAX_STEP_S, GuidedGrammar
+from mini_vllm.structured.guided import MAX_STEP_S, GuidedExpression, GuidedGrammar
 from mini_vllm.structured.params import MAX_CHOICES, StructuredOutputsParams
+from mini_vllm.structured.regex_tree import parse_regex
 from mini_vllm.structured.schemas import GrammarError, check_schema
 from mini_vllm.structured.vocabulary import Vocabulary
 
@@ -325,11 +328,35 @@ def test_a_grammar_whose_steps_take_long_ends_its_requests_only(loaded, monkeypa
 def test_a_text_that_the_vocabulary_cannot_spell_concerns_only_its_request():
     words = [bytes([byte]) for byte in range(256) if byte != 0xE6]
     vocabulary = Vocabulary([b"", *words], [0])
-    spoiled, fine = (GuidedGrammar(StructuredOutputsParams(json={"const": text}), vocabulary)
-                     for text in ("\u65e5SECRET", "yes"))
     with pytest.raises(ValueError, match="no token of this model begins like"):
-        spoiled.allowed(spoiled.start)
+        GuidedGrammar(StructuredOutputsParams(json={"const": "\u65e5SECRET"}), vocabulary)
+    fine = GuidedGrammar(StructuredOutputsParams(json={"const": "yes"}), vocabulary)
     assert fine.allowed(fine.start).any()
+
+
+def test_the_first_mask_is_found_when_a_grammar_is_made_and_a_slow_one_is_refused_then(monkeypatch):
+    vocabulary = Vocabulary.of_bytes()
+    made = GuidedGrammar(StructuredOutputsParams(grammar='start: "a" | "b"'), vocabulary)
+    assert "bits" in vars(made.start)
+    monkeypatch.setattr("mini_vllm.structured.guided.MAX_FIRST_S", -1.0)
+    with pytest.raises(ValueError, match="steps of the parser took"):
+        GuidedGrammar(StructuredOutputsParams(grammar='start: "a" | "b"'), vocabulary)
+
+
+def test_owners_share_no_grammar():
+    compiler = GrammarCompiler(Vocabulary.of_bytes, RegexGrammar)
+    ours, theirs, again = (compiler.compile(StructuredOutputsParams(regex="a+", owner=owner))
+                           for owner in ("anna", "bert", "anna"))
+    assert ours is again and ours is not theirs
+
+
+def test_an_expression_with_many_states_is_refused_before_it_takes_memory():
+    grammar = GuidedExpression(parse_regex("[a-z ]*a[a-z ]{300}"), Vocabulary.of_bytes())
+    state, random = grammar.start, np.random.default_rng(1)
+    with pytest.raises(ValueError, match="structured_outputs"):
+        for _ in range(20_000):
+            allowed = np.flatnonzero(grammar.allowed(state))
+            state = grammar.advance(state, int(random.choice(allowed)))
 
 
 def test_a_grammar_that_loses_its_output_is_an_error_and_not_free_text(loaded):

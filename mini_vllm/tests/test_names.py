@@ -77,6 +77,7 @@ def test_the_package_alone_loads_none_of_its_modules():
 
 
 def test_a_type_checker_knows_the_names(tmp_path):
+    pytest.importorskip("mypy", reason="the extra `lint` installs it")
     code = tmp_path / "user.py"
     code.write_text("import mini_vllm\n\nreveal_type(mini_vllm.LLM.generate)\n"
                     "reveal_type(mini_vllm.Priority.HIGH)\nmini_vllm.LLn\n")

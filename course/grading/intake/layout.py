@@ -96,14 +96,16 @@ def take_in(submission: Submission, labs: Sequence[Lab], asked: Sequence[Lab], r
                        unclear=(Unclear(submission.parts[0].path.name, str(refused), student),))
     only = asked[0] if len(asked) == 1 else None
     of_lab: dict[str, list[Member]] = {lab.number: [] for lab in labs}
-    others, copies = [], set[tuple[str, Path]]()
+    others: list[Member] = []
+    copies: dict[str, set[Path]] = {}
     for member in members:
         lab = lab_of(member.name, labs, only)
         if lab is None:
             others.append(member)
         else:
             of_lab[lab.number].append(member)
-            copies |= _copies(member.name, lab, root)
+            for prefix, folder in _copies(member.name, lab, root):
+                copies.setdefault(prefix, set()).add(folder)
     unclear = [Unclear(_path(path_of, one.name), f"{shown(one.name)} {one.problem or _NO_LABS}.", student)
                for one in others if not _is_the_courses(one.name, copies)]
     if len(unclear) > MAX_LISTED:
@@ -183,8 +185,9 @@ def _copies(name: str, lab: Lab, root: Path) -> set[tuple[str, Path]]:
         (lab.starter.name, lab.folder), (lab.relative(lab.starter), root)) if name.endswith(inner)}
 
 
-def _is_the_courses(name: str, copies: set[tuple[str, Path]]) -> bool:
-    return any(name.startswith(copy) and (folder / name[len(copy):]).is_file() for copy, folder in copies)
+def _is_the_courses(name: str, copies: dict[str, set[Path]]) -> bool:
+    prefixes = [name[:end] for end in (0, *(place.end() for place in re.finditer("/", name)))]
+    return any((folder / name[len(prefix):]).is_file() for prefix in prefixes for folder in copies.get(prefix, ()))
 
 
 def _path(path_of: dict[str, str], name: str) -> str:

@@ -104,6 +104,8 @@ class Reader:
             return
         if not inner.isprintable() or inner.startswith("/") or ".." in parts or parts[0][1:2] == ":":
             problem = "has a path that is not safe"
+        elif len(parts) > MAX_DEPTH:
+            raise Refused(f"Its folders are more than {MAX_DEPTH} deep.")
         elif inner.lower().endswith(ARCHIVES):
             problem = "is an archive in an archive"
         self._add(prefix + inner, problem, size, opened)

@@ -264,7 +264,7 @@ def test_two_files_for_one_lab_have_no_score_and_equal_ones_are_one(tmp_path):
     (b"", "2.1.py is empty."), (b" \n", "is empty"), (b"\xef\xbb\xbf", "is empty"),
     ("é".encode("latin-1"), "not a UTF-8 text"),
     ("x = 1".encode("utf-16"), "not a UTF-8 text"), (b"PK\x03\x04\x00", "not a UTF-8 text"),
-    (b"#" * 1_000_001, "is larger than 1 MB")])
+    pytest.param(b"#" * 1_000_001, "is larger than 1 MB", id="too large")])
 def test_a_text_that_cannot_be_graded_is_listed(tmp_path, content, words):
     files, left_out = found_in(lay(tmp_path, {"ann/2.1.py": content}))
     assert words in files["ann", "2.1"] and left_out == ["ann/2.1.py"]
@@ -522,3 +522,15 @@ def test_tables_of_times(tmp_path):
     own.write_text("student,when\nann,2026-03-04 10:00\n")
     with pytest.raises(LabError, match="the columns are 'student', 'when'; they must include student and submitted"):
         read_times([own], known, LABS)
+
+
+def test_an_archive_is_as_deep_as_a_folder_may_be(tmp_path):
+    """Check that thousands of files beside hundreds of copies of the course cost nothing."""
+    inner = "phase-02-paged-attention/labs/lab-01-block-allocator/starter.py"
+    for depth, is_read in ((8, True), (9, False)):
+        path = tmp_path / f"deep-{depth}" / "ann.zip"
+        path.parent.mkdir()
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a/" * depth + inner, "x = 1")
+        files, left_out = found_in(path.parent)
+        assert files["ann", "2.1"] == ("x = 1" if is_read else "Its folders are more than 12 deep.")

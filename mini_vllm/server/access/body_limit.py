@@ -4,7 +4,8 @@
 
 Bytes are counted as they arrive, whatever length the client announced. Before a body is parsed, its values are counted:
 a list of 600,000 empty objects fits into 2 MB, and parsing and validating it would block the event loop for all other
-callers. One body is parsed per turn of the event loop, so that other callers are served between two large bodies.
+callers. One body is parsed per turn of the event loop, so that other callers are served between two large bodies. The
+keys are served in turn.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mini_vllm.server.access.caller import CALLER, Caller
 from mini_vllm.server.access.concurrency_limit import RETRY_AFTER_S
 from mini_vllm.server.access.rate_limits import ByteBudget
 from mini_vllm.server.access.request_checks import WITH_BODY
+from mini_vllm.server.access.turns import ANYONE, Turns
 from mini_vllm.server.errors import ApiError, retry_later
 
 #: How many bytes beyond the limit are read and discarded. A client that is still sending when the connection closes
@@ -31,6 +34,8 @@ MAX_HELD_BYTES, SMALL_BYTES = 64 * 2**20, 2**16
 MAX_VALUES, MAX_CONTAINERS, MAX_QUOTES = 2**18, 2**14, 2**17
 #: A number with thousands of digits takes long to parse, and no field needs one.
 MAX_DIGITS = 399
+#: Bodies that may wait for their turn: the number of connections is the real limit.
+MAX_WAITING = 2**20
 ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 
@@ -40,13 +45,15 @@ class BodyBound:
     def __init__(self, app: ASGIApp, max_body_bytes: int, max_held_bytes: int = MAX_HELD_BYTES) -> None:
         self.app, self.max_body_bytes = app, max_body_bytes
         self.budget = ByteBudget(max_held_bytes)
-        self._turn = asyncio.Lock()
+        self._turns = Turns(most=1, max_waiting=MAX_WAITING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Requests with other methods have no body: ``request_checks.py`` has rejected those with one.
         if scope["type"] != "http" or scope["method"] not in WITH_BODY:
             return await self.app(scope, receive, send)
-        upload = _Upload(self.max_body_bytes, self.budget)
+        caller: Caller | None = scope.get(CALLER)
+        holder = ANYONE if caller is None else (caller.default_priority, caller.name)
+        upload = _Upload(self.max_body_bytes, self.budget, holder[1])
         later: _Later | None = None
         try:
             try:
@@ -55,7 +62,7 @@ class BodyBound:
                 if body is None:  # the client has disconnected
                     return
                 later = _Later(body, receive)
-                async with self._turn:
+                async with self._turns.turn(holder):
                     await asyncio.sleep(0)
                 if later.has_left:
                     return
@@ -76,8 +83,8 @@ class BodyBound:
 class _Upload:
     """The body of one request while it arrives, and the bytes that it holds of the budget."""
 
-    def __init__(self, max_bytes: int, budget: ByteBudget) -> None:
-        self._max_bytes, self._budget = max_bytes, budget
+    def __init__(self, max_bytes: int, budget: ByteBudget, key: str | None) -> None:
+        self._max_bytes, self._budget, self._key = max_bytes, budget, key
         self._parts: list[bytes] = []
         self._num_held = 0
 
@@ -104,18 +111,19 @@ class _Upload:
         if num_bytes > limit:
             raise self._too_large(num_bytes)
         if not is_kept:
-            raise retry_later(503, f"the bodies of all requests in flight have more than {self._budget.most} bytes; "
-                              "try again later", "too_many_bytes", RETRY_AFTER_S)
+            raise retry_later(503, f"the bodies of all requests in flight have more than {self._budget.most} bytes, or "
+                              f"those of this key more than half of that; try again later", "too_many_bytes",
+                              RETRY_AFTER_S)
         body, self._parts = b"".join(self._parts), []
         return body
 
     def let_go(self) -> None:
-        self._budget.give_back(self._num_held)
+        self._budget.give_back(self._num_held, self._key)
         self._num_held = 0
         self._parts.clear()
 
     def _hold(self, num_bytes: int) -> bool:
-        is_held = self._budget.take(num_bytes)
+        is_held = self._budget.take(num_bytes, self._key)
         self._num_held += num_bytes if is_held else 0
         return is_held
 

@@ -8,8 +8,10 @@ Keys of one priority share the places:
 
 - No key may hold more than its share of the bound while another key waits or asks. A key that is alone may hold
   everything. When another key then asks for places within its own share, the newest requests of the first end with 429.
-- A key has at most its share of the seats while there is another key: its other requests wait here, and not in the
-  engine's queue, where they would be ahead of the other key's.
+- A key has at most its share of the seats and of the KV cache while there is another key. Its other requests wait here,
+  and not in the engine's queue, where they would be ahead of the other key's.
+- A key that is alone has all seats. What it has beyond its share, the engine computes with the next lower priority: if
+  another key comes, its requests take these seats.
 
 A key is there while it holds places, and until it has sent no request for a while: otherwise the other key would take
 every place again between two of its requests.
@@ -44,9 +46,11 @@ class _Claim:
     num_sequences: int
     end: Callable[[], object]
     has_ended: bool = False
-    #: Whether its sequences are in the engine, and what is done once they may be.
+    #: The slots of the KV cache that its sequences may need.
+    num_slots: int = 0
+    #: Whether its sequences are in the engine, and what is set to their priority once they may be.
     is_in: bool = False
-    may_enter: asyncio.Future[None] | None = None
+    may_enter: asyncio.Future[Priority] | None = None
 
 
 class Seats:
@@ -57,6 +61,7 @@ class Seats:
         self.max_num_seqs, self.max_waiting, self.key_share, self._clock = max_num_seqs, max_waiting, key_share, clock
         #: What is in flight, by priority and key, the oldest first.
         self._claims: dict[Holder, list[_Claim]] = {}
+        self._all_slots = 0
         #: The time of a key's last request.
         self._asked_s: dict[Holder, float] = {}
         #: The time of the last request of a key that was rejected, or took places from another, and went on asking.
@@ -114,34 +119,42 @@ class Seats:
             for each in self._claims:
                 self._let_in(each)
 
-    async def enter(self, claim: _Claim) -> None:
-        """Wait until the engine may compute the request. Raise ApiError (429) if it asks for too much of a share."""
+    async def enter(self, claim: _Claim, num_slots: int, all_slots: int) -> Priority:
+        """Wait until the engine may compute the request, and return with which priority.
+
+        Its sequences may need ``num_slots`` of the KV cache's ``all_slots``. Raise ApiError (429) if it asks for more
+        sequences than a share.
+        """
         if claim.holder[1] is None:
-            return
+            return claim.holder[0]
+        claim.num_slots, self._all_slots = num_slots, all_slots
         claim.may_enter = asyncio.get_running_loop().create_future()
         self._let_in(claim.holder)
-        await claim.may_enter
+        return await claim.may_enter
 
     def _let_in(self, holder: Holder) -> None:
         """Let the oldest requests of a key into the engine, as far as it has seats for them."""
         now_s, claims = self._clock(), self._claims[holder]
         is_alone = not any(self._claims.get(other) or now_s - self._asked_s[other] < COUNTS_S
                            for other in self._others(holder))
-        limit = self.max_num_seqs if is_alone else self._share_of(self.max_num_seqs)
+        share, share_of_slots = self._share_of(self.max_num_seqs), self._share_of(self._all_slots)
         num_in = sum(claim.num_sequences for claim in claims if claim.is_in)
+        slots_in = sum(claim.num_slots for claim in claims if claim.is_in)
         for claim in claims:
             if claim.is_in or claim.may_enter is None or claim.may_enter.done():
                 continue  # its prompts are still being read, or it ends
-            if claim.num_sequences > limit and not is_alone:
+            num_in, slots_in = num_in + claim.num_sequences, slots_in + claim.num_slots
+            is_first, is_within = num_in == claim.num_sequences, num_in <= share and slots_in <= share_of_slots
+            if claim.num_sequences > share and not is_alone:
+                num_in, slots_in = num_in - claim.num_sequences, slots_in - claim.num_slots
                 claim.may_enter.set_exception(retry_later(
                     429, f"the request is for {claim.num_sequences} texts at once; while there are other keys, the "
-                    f"limit is {limit}; try again later", "key_share_exceeded", RETRY_AFTER_S))
-            elif num_in and num_in + claim.num_sequences > limit:
-                return
-            else:
+                    f"limit is {share}; try again later", "key_share_exceeded", RETRY_AFTER_S))
+            elif is_first or is_within or (is_alone and num_in <= self.max_num_seqs):
                 claim.is_in = True
-                claim.may_enter.set_result(None)
-                num_in += claim.num_sequences
+                claim.may_enter.set_result(holder[0] if is_within else Priority(min(holder[0] + 1, max(Priority))))
+            else:
+                return
 
     def _share_of(self, number: int) -> int:
         return max(1, int(self.key_share * number))

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 
@@ -36,17 +37,23 @@ class TokenBucket:
 
 
 class ByteBudget:
-    """The bytes that all requests together may hold."""
+    """The bytes that all requests together may hold, those of one key at most half of them."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.num_taken = most, 0
+        self.most = most
+        self._taken: Counter[str | None] = Counter()
 
-    def take(self, num_bytes: int) -> bool:
+    @property
+    def num_taken(self) -> int:
+        return self._taken.total()
+
+    def take(self, num_bytes: int, key: str | None = None) -> bool:
         """Take the bytes, and return whether that many were left. If not, take nothing."""
-        if self.num_taken + num_bytes > self.most:
+        if self.num_taken + num_bytes > self.most or (
+                key is not None and self._taken[key] + num_bytes > self.most // 2):
             return False
-        self.num_taken += num_bytes
+        self._taken[key] += num_bytes
         return True
 
-    def give_back(self, num_bytes: int) -> None:
-        self.num_taken -= num_bytes
+    def give_back(self, num_bytes: int, key: str | None = None) -> None:
+        self._taken[key] -= num_bytes

@@ -189,8 +189,8 @@ def test_what_is_prepared_is_prepared_by_priority_and_key(talker, keys_file, mon
 
     monkeypatch.setattr(Turns, "turn", turn)
     serve(main, settings_for(talker, keys_file=keys_file))
-    # a turn for the grammar, one for its check, one for the template, one for the tokenizer
-    assert holders == [(Priority.HIGH, "anna")] * 4 + [(Priority.LOW, "bert")] * 2
+    # a turn for the body, the grammar, its check, the template and the tokenizer; the second has no grammar
+    assert holders == [(Priority.HIGH, "anna")] * 5 + [(Priority.LOW, "bert")] * 3
 
 
 # ---- shares
@@ -266,7 +266,7 @@ def test_a_key_has_half_of_the_seats_while_there_is_another(shared):
         @asynccontextmanager
         async def request(name, count, key):
             with seats.taken(count, Priority.NORMAL, key) as claim:
-                entering = asyncio.create_task(seats.enter(claim))
+                entering = asyncio.create_task(seats.enter(claim, count, 100))
                 entering.add_done_callback(lambda task: task.cancelled() or task.exception() or inside.append(name))
                 await settle()
                 yield entering
@@ -300,10 +300,45 @@ def test_a_key_has_half_of_the_seats_while_there_is_another(shared):
 
 
 async def _enter_alone(seats):
+    with seats.taken(2, Priority.NORMAL, "carla") as claim:
+        assert await seats.enter(claim, 8, 100) == Priority.NORMAL
     with seats.taken(4, Priority.LOW, "anna") as claim:
-        await seats.enter(claim)
+        assert await seats.enter(claim, 8, 100) == Priority.LOW
     with seats.taken(9, Priority.LOW, "bert") as claim, pytest.raises(ApiError):
-        await seats.enter(claim)
+        await seats.enter(claim, 8, 100)
+
+
+def test_what_a_key_has_beyond_its_share_because_it_is_alone_has_a_lower_priority():
+    async def main():
+        seats, got = Seats(4, 16, clock=lambda: 0.0), []
+        with ExitStack() as stack:
+            async def ask(key, count, num_slots, priority=Priority.NORMAL):
+                claim = stack.enter_context(seats.taken(count, priority, key))
+                got.append(await asyncio.wait_for(seats.enter(claim, num_slots, 100), 10))
+
+            for _ in range(4):
+                await ask("anna", 1, 10)
+            await ask("carla", 12, 10, Priority.LOW)
+            await ask("bert", 1, 10)
+        assert got == [Priority.NORMAL] * 2 + [Priority.LOW] * 3 + [Priority.NORMAL]
+
+    asyncio.run(main())
+
+
+def test_a_key_has_half_of_the_kv_cache_while_there_is_another():
+    async def main():
+        seats = Seats(8, 16, clock=lambda: 0.0)
+        with ExitStack() as stack:
+            claims = [stack.enter_context(seats.taken(1, Priority.NORMAL, key)) for key in ("anna", "bert", "bert")]
+            assert await seats.enter(claims[1], 60, 100) == Priority.LOW, "alone it may exceed the share of 50"
+            waiting = asyncio.create_task(seats.enter(claims[2], 10, 100))
+            assert await seats.enter(claims[0], 50, 100) == Priority.NORMAL
+            assert not waiting.done()
+        with pytest.raises(asyncio.CancelledError):
+            waiting.cancel()
+            await waiting
+
+    asyncio.run(main())
 
 
 def test_a_refusal_counts_for_a_while_and_only_for_keys_of_the_same_priority(shared):

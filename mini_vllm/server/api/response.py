@@ -14,6 +14,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -134,12 +135,20 @@ class EngineResponse(Response, ABC):
         with seats.taken(num_texts, self.priority, self.caller.name, end=this.cancel) as claim:
             async with self.shelf.lease(body.model) as served:
                 answers.has_cache = served.config.enable_prefix_caching
-                params = self.sampling_params(served, answers)
+                params = self._with_owner(self.sampling_params(served, answers))
                 check_num_logprobs(params, num_texts, served.prompts.max_model_len)
                 _held = await served.prepare(params, self.holder)
-                work = Work(await self.read_prompts(served), params, self.priority, self.caller.extra_keys, answers.id)
-                await seats.enter(claim)
+                prompts = await self.read_prompts(served)
+                priority = await seats.enter(claim, _num_slots(prompts, params, served), served.num_slots)
+                work = Work(prompts, params, priority, self.caller.extra_keys, answers.id)
                 await work.run(served, outbox)
+
+    def _with_owner(self, params: SamplingParams) -> SamplingParams:
+        """Return the same parameters, so that what the output must match is prepared for this key alone."""
+        asked = params.structured_outputs
+        if asked is None or self.caller.name is None:
+            return params
+        return replace(params, structured_outputs=replace(asked, owner=self.caller.name))
 
     def _told(self, error: Exception) -> ApiError:
         if isinstance(error, ApiError):
@@ -163,6 +172,13 @@ class EngineResponse(Response, ABC):
             if any(each.finish_reason == "abort" for each in output.outputs):
                 raise retry_later(503, "the model was restarted while it computed this; try again", "aborted",
                                   RETRY_AFTER_S)
+
+
+def _num_slots(prompts: Sequence[PromptTokens], params: SamplingParams, served: ServedModel) -> int:
+    """Return the slots of the KV cache that these prompts and their outputs take at most."""
+    longest = served.prompts.max_model_len
+    return (params.n or 1) * sum(min(longest, len(prompt.token_ids) + (params.max_tokens or longest))
+                                 for prompt in prompts)
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -55,6 +55,8 @@ class ServedModel:
     sampling_defaults: Mapping[str, Any]
     #: The size of weights and KV cache together.
     num_bytes: int
+    #: The tokens that its KV cache has room for.
+    num_slots: int
     #: None if the model has no chat template.
     chat_template: ChatTemplate | None
     #: Prepares schemas of clients where they cannot block the engine.
@@ -100,7 +102,7 @@ class ServedModel:
         engine = AsyncLLMEngine(max_num_requests=max_num_requests,
                                 make_engine=partial(_make_engine, config, parts, feed, max_bytes, tokenizer))
         try:
-            prompts, defaults, num_bytes = await engine.call(_facts)
+            prompts, defaults, num_bytes, num_slots = await engine.call(_facts)
         except asyncio.CancelledError:
             ending = asyncio.ensure_future(engine.shutdown(drain=False))
             await asyncio.sleep(0)  # until the thread has been told to end
@@ -110,7 +112,7 @@ class ServedModel:
             await engine.shutdown(drain=False)
             raise
         template = None if prompts.tokenizer.chat_template is None else ChatTemplate(prompts.tokenizer)
-        return cls(name, config, engine, feed, prompts, defaults, num_bytes, template, SchemaCheck())
+        return cls(name, config, engine, feed, prompts, defaults, num_bytes, num_slots, template, SchemaCheck())
 
 
 def _make_engine(config: EngineConfig, parts: EngineParts | None, feed: NoTrace, max_bytes: int | None,
@@ -128,9 +130,10 @@ def _make_engine(config: EngineConfig, parts: EngineParts | None, feed: NoTrace,
     return engine_of(config, parts, loaded, feed)
 
 
-def _facts(engine: LLMEngine) -> tuple[PromptReader, Mapping[str, Any], int]:
-    pools = engine.runner.cache.pools
-    return engine.prompts, engine.loaded.sampling_defaults, engine.loaded.num_bytes + sum(pool.nbytes for pool in pools)
+def _facts(engine: LLMEngine) -> tuple[PromptReader, Mapping[str, Any], int, int]:
+    num_bytes = engine.loaded.num_bytes + sum(pool.nbytes for pool in engine.runner.cache.pools)
+    num_slots = (engine.kv_cache.block_pool.num_blocks - 1) * engine.config.block_size
+    return engine.prompts, engine.loaded.sampling_defaults, num_bytes, num_slots
 
 
 def estimated_bytes(config: EngineConfig) -> int:
