@@ -8,15 +8,18 @@ request that is refused is sent again after the second that the server asks for,
 attacking key has the same priority. Calm and attacked rounds take turns with one server. Attacks:
 
 **places**: five clients that ask for 64 texts of 64 tokens each, and ask again at once.
-**choices**, **schemas**, **templates**: 16 clients whose requests are costly to prepare and end in 400.
+**choices**, **schemas**, **templates**: eight clients whose requests are costly to prepare, and end in 400 or are long.
+**expressions**: eight clients, each request with another expression that has many states.
+**grammar**: a client with 32 texts of an ambiguous grammar, another one each time.
+**bodies**: eight clients with 2,000 prompts of 100 token ids, which end in 400.
 **models**: eight clients with prompts of 2 MB for a model that does not exist, through the router of two replicas.
-**grammar**: one client with 32 texts of an ambiguous grammar.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import itertools
 import json
 import multiprocessing
 import statistics
@@ -31,28 +34,33 @@ from serve_hostile import CHATS, KEYS, TEXTS, Server, post, server
 
 NUM_CLIENTS, NUM_TOKENS = 8, 32
 STORY = "Once upon a time there was a king who had three daughters and a very small castle by the sea. "
-AMBIGUOUS = 'root ::= a a a a\na ::= ("x" | "y" | "xy" | "xx" | a a)*\n'
+AMBIGUOUS = 'start: a\na: "" | W | a a | a a a\nW: /[a-z ]/\n// '
 
-#: The path and the body of each client's request, by its number.
-Attack = Callable[[int], tuple[str, dict[str, object]]]
+#: The path and the body of a request, by the number of the client and of its request.
+Attack = Callable[[int, int], tuple[str, dict[str, object]]]
 
 
 def text(**fields: object) -> tuple[str, dict[str, object]]:
     return TEXTS, {"model": "small", "prompt": "a", "max_tokens": 1, **fields}
 
 
+def matching(kind: str, asked: object, **fields: object) -> tuple[str, dict[str, object]]:
+    return text(structured_outputs={kind: asked}, max_tokens=200, temperature=1, **fields)
+
+
+#: The number of clients, their requests, and the server's options.
 ATTACKS: dict[str, tuple[int, Attack, tuple[str, ...]]] = {
-    "places": (5, lambda number: text(n=64, temperature=1, max_tokens=64, ignore_eos=True), ()),
-    "choices": (16, lambda number: text(structured_outputs={"choice": [f"{number}-{i}-" + "x" * 40
-                                                                       for i in range(2000)]}), ()),
-    "schemas": (16, lambda number: text(structured_outputs={"json": {
-        "type": "object", "properties": {f"p{number}-{i}": {"type": "nothing"} for i in range(3000)}}}), ()),
-    "templates": (16, lambda number: (CHATS, {"model": "small", "max_tokens": 1, "messages": [
-        {"role": "user", "content": f"{number} " * 2000}] * 50}), ()),
-    "models": (8, lambda number: (TEXTS, {"model": "none", "prompt": f"{number} " + "x" * 2_000_000}),
+    "places": (5, lambda client, turn: text(n=64, temperature=1, max_tokens=64, ignore_eos=True), ()),
+    "choices": (8, lambda client, turn: matching("choice", [f"{client}-{i}-" + "x" * 40 for i in range(2000)]), ()),
+    "schemas": (8, lambda client, turn: matching("json", {
+        "type": "object", "properties": {f"p{client}-{i}": {"type": "nothing"} for i in range(1500)}}), ()),
+    "templates": (8, lambda client, turn: (CHATS, {"model": "small", "max_tokens": 1, "messages": [
+        {"role": "user", "content": f"{client} " * 2000}] * 50}), ()),
+    "expressions": (8, lambda client, turn: matching("regex", f"(x?){{2000}}x{{{client + 8 * turn}}}"), ()),
+    "grammar": (1, lambda client, turn: matching("grammar", f"{AMBIGUOUS}{turn}", n=32), ()),
+    "bodies": (8, lambda client, turn: text(prompt=[[5] * 100] * 2000), ()),
+    "models": (8, lambda client, turn: (TEXTS, {"model": "none", "prompt": f"{client} " + "x" * 2_000_000}),
                ("--replicas", "2")),
-    "grammar": (1, lambda number: text(n=32, max_tokens=200, temperature=1,
-                                       structured_outputs={"grammar": AMBIGUOUS}), ()),
 }
 
 
@@ -61,12 +69,12 @@ def attack(name: str, address: tuple[str, int], key: str, statuses: dict[int, in
     num_clients, request, _ = ATTACKS[name]
 
     def client(number: int) -> None:
-        path, body = request(number)
-        data, connection = json.dumps(body).encode(), http.client.HTTPConnection(*address)
+        connection = http.client.HTTPConnection(*address)
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
-        while True:
+        for turn in itertools.count():
+            path, body = request(number, turn)
             try:
-                connection.request("POST", path, data, headers)
+                connection.request("POST", path, json.dumps(body).encode(), headers)
                 answer = connection.getresponse()
                 answer.read()
                 statuses[answer.status] = statuses.get(answer.status, 0) + 1

@@ -263,3 +263,29 @@ def test_the_bounds_are_in_the_schema():
 def test_a_long_value_is_shown_by_its_beginning(value):
     text = shown(value)
     assert len(text) == MAX_SHOWN and text.endswith("…") and json.dumps(value)[:MAX_SHOWN - 1] == text[:-1]
+
+
+def test_a_body_with_many_values_is_parsed_after_a_pause_in_which_others_are_served(monkeypatch):
+    async def main():
+        may_go, order = asyncio.Event(), []
+
+        async def sleep(seconds, real=asyncio.sleep):
+            order.extend([round(seconds, 2)] if seconds else [])
+            await (may_go.wait() if seconds else real(0))
+
+        async def app(scope, receive, send):
+            order.append(scope["path"])
+            await receive()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        monkeypatch.setattr("mini_vllm.server.access.body_limit.asyncio.sleep", sleep)
+        bound = BodyBound(app, max_body_bytes=10**6)
+        asking = asyncio.create_task(Client("/large", b"1," * 100_000).ask(bound))
+        while not order:
+            await sleep(0)
+        await Client("/small", b"1," * 100).ask(bound)
+        may_go.set()
+        await asking
+        return order
+
+    assert asyncio.run(main()) == [0.1, "/small", "/large"]

@@ -34,6 +34,9 @@ MAX_HELD_BYTES, SMALL_BYTES = 64 * 2**20, 2**16
 MAX_VALUES, MAX_CONTAINERS, MAX_QUOTES = 2**18, 2**14, 2**17
 #: A number with thousands of digits takes long to parse, and no field needs one.
 MAX_DIGITS = 399
+#: A body with more values than this is parsed after a pause, in turn, of this long per value: twice the time of parsing
+#: it. So the loop has time for other requests, whatever is sent.
+MANY_VALUES, PAUSE_S = 2**14, 1e-6
 #: Bodies that may wait for their turn: the number of connections is the real limit.
 MAX_WAITING = 2**20
 ZEROS = bytes.maketrans(b"123456789", b"000000000")
@@ -46,6 +49,8 @@ class BodyBound:
         self.app, self.max_body_bytes = app, max_body_bytes
         self.budget = ByteBudget(max_held_bytes)
         self._turns = Turns(most=1, max_waiting=MAX_WAITING)
+        #: The turns of bodies with many values.
+        self._large = Turns(most=1, max_waiting=MAX_WAITING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Requests with other methods have no body: ``request_checks.py`` has rejected those with one.
@@ -62,6 +67,10 @@ class BodyBound:
                 if body is None:  # the client has disconnected
                     return
                 later = _Later(body, receive)
+                num_values = body.count(b",")
+                if num_values > MANY_VALUES:
+                    async with self._large.turn(holder):
+                        await asyncio.sleep(num_values * PAUSE_S)
                 async with self._turns.turn(holder):
                     await asyncio.sleep(0)
                 if later.has_left:

@@ -34,7 +34,7 @@ class SchemaCheck(LimitedProcess):
         self._known: OrderedDict[StructuredOutputsParams, None] = OrderedDict()
 
     async def check(self, params: StructuredOutputsParams | None, holder: Holder = ANYONE) -> None:
-        """Raise ValueError, which names the field, if it takes too long. All other errors are left to the engine.
+        """Raise ValueError, which names the field, if it takes too long or is wrong.
 
         Expressions and choices are bounded by their size.
         """
@@ -44,21 +44,23 @@ class SchemaCheck(LimitedProcess):
             self._known.move_to_end(params)
             return
         try:
-            await self.ask(asdict(params), holder)
+            answer = await self.ask(asdict(params), holder)
         except NoAnswerError as error:
             raise ValueError(f"structured_outputs.{params.kind}: {error}") from None
+        if "problem" in answer:  # looking for the place of an error may take long: the engine must not do it again
+            raise ValueError(answer["problem"])
         self._known[params] = None
         while len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 
 
 def prepare(**fields: Any) -> dict[str, Any]:
-    """Prepare what the fields ask for, as the answer to one question. Errors that come in time are no news here."""
+    """Prepare what the fields ask for, as the answer to one question. Return what is wrong with it."""
     from mini_vllm.structured.guided import GuidedGrammar
     try:
         GuidedGrammar(StructuredOutputsParams(**fields), BYTES)
-    except ValueError:
-        pass
+    except ValueError as error:
+        return {"problem": str(error)}
     return {}
 
 
