@@ -89,7 +89,8 @@ def test_all_requests_end_and_the_engine_serves_again(loaded, expected, num_step
     for output, whole in zip(outputs[-1], expected):
         assert output.finished and output.finish_reason == "error"
         assert output.error.startswith("StalledError: nothing could be planned for 3 steps: the scheduler gave ")
-        assert output.token_ids == whole[:num_steps_before]
+        num_tokens = len(output.token_ids)  # drafts give several per step
+        assert num_tokens >= num_steps_before and output.token_ids == whole[:num_tokens]
     check_is_clean(engine)
     engine.scheduler.num_refusals = 0
     for name, prompt in (("a", PROMPT), ("b", OTHER)):
