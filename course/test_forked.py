@@ -28,7 +28,7 @@ IMPORTED = {"pytest": ["pytest", *(f"_pytest.{name}" for name in default_plugins
                        "course.pytest_run.selection"]}
 if sys.platform == "linux":
     IMPORTED["course.own_engine.process"] = ["course.own_engine.capstone", "course.own_engine.workloads",
-                                             "mini_vllm.fast.advice", "mini_vllm.pictures.recorded"]
+                                             "mini_vllm.native.advice", "mini_vllm.pictures.recorded"]
 #: The server runs no test and computes nothing, and NumPy's OpenBLAS ends its threads before a fork. So a forked
 #: process is as clean as one that Python starts.
 _server = multiprocessing.get_context("forkserver")

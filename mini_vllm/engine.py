@@ -23,6 +23,7 @@ from mini_vllm.engine_room.idle import IdleSteps, StalledError
 from mini_vllm.lookahead import LookAhead
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.prompts import Prompt, PromptTokens
+from mini_vllm.native.runner import NativeRunner
 from mini_vllm.parts.complete_parts import fit
 from mini_vllm.recovery import Recovery
 from mini_vllm.request import Priority, RequestOutput, RequestStatus, SamplingParams, TokenLogprob
@@ -49,7 +50,8 @@ class LLMEngine(EngineFrame):
 
     def _make_helpers(self) -> None:
         """Create the pieces between the scheduler and the runner."""
-        can_look_ahead = hasattr(self.runner, "step_ahead")
+        can_look_ahead = hasattr(self.runner, "step_ahead") and (
+            self.config.enable_lookahead or not isinstance(self.runner, NativeRunner))  # it leaves no core idle
         self.speculation = Speculation(self.config.num_speculative_tokens, self.drafter, self.scheduler, self.kv_cache,
                                        self.sizes.draft_costs, self.parts.guess_record)
         self.lookahead = LookAhead(self.sizes.max_num_lookahead if can_look_ahead else 0, self.config.max_num_seqs,

@@ -72,7 +72,7 @@ class EngineConfig:
     #: the name of a model with the same vocabulary, which gets its own KV cache with as many blocks.
     draft: str | Path = NGRAM
     #: Compute each step by one call of C, on a Linux CPU with a C compiler; see ``native``. None: if the environment
-    #: variable MINI_VLLM_NATIVE is 1. True: also without it.
+    #: variable MINI_VLLM_NATIVE is 1.
     native: bool | None = None
 
     def __post_init__(self) -> None:

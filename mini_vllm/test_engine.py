@@ -504,7 +504,9 @@ def has_nan_in_reach(engine):
 
 
 def break_embedding(loaded, token_id):
-    """Make the embedding of one token NaN."""
+    """Make the embedding of one token NaN for engines that are created from now on."""
+    loaded.model.take_back()
+    loaded.model._native = None
     loaded.model.model.embed_tokens.weight[token_id] = mx.nan
 
 

@@ -38,8 +38,8 @@ from course.own_engine.workloads import (
 from mini_vllm.backend import blas
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts
-from mini_vllm.fast.advice import slow_blas_line
 from mini_vllm.models.loader import LoadedModel, load
+from mini_vllm.native.advice import slow_blas_line
 from mini_vllm.parts.check import PartError
 from mini_vllm.pictures.recorded import save_run
 from mini_vllm.request import RequestOutput, SamplingParams

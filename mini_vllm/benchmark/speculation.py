@@ -24,8 +24,8 @@ from mini_vllm.benchmark.ties import gap_at_first_difference
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import NGRAM, EngineConfig
 from mini_vllm.fast import tuning
-from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.models.loader import LoadedModel, load
+from mini_vllm.native.advice import tell_slow_blas
 
 TEXT = ("The harbour of Lindow was built in 1834 by a company of merchants from the inland towns. It has two stone "
         "piers, a small lighthouse and a crane that was turned by hand until 1902. Fishing boats leave before dawn and "

@@ -18,10 +18,10 @@ from mini_vllm.benchmark.result_file import Results
 from mini_vllm.benchmark.results import BATCHED, DRAFTED, ONE_AT_A_TIME, PEER, BenchmarkResult
 from mini_vllm.benchmark.workloads import WORKLOADS, Settings, make_workload
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.llm import progress_bar
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import load_random
+from mini_vllm.native.advice import tell_slow_blas
 from mini_vllm.terminal import fold
 
 ARM_OPTIONS = {"one": ONE_AT_A_TIME, "ours": BATCHED, "mlx-lm": PEER}

@@ -20,9 +20,10 @@ from mini_vllm.benchmark.machine import memory_bytes
 from mini_vllm.benchmark.orders import measure_orders
 from mini_vllm.benchmark.products import measure_gflops, product_error
 from mini_vllm.fast import tuning
-from mini_vllm.fast.advice import install_commands
 from mini_vllm.gpu.select_runner import try_kernels
 from mini_vllm.models import catalogue
+from mini_vllm.native.advice import install_commands
+from mini_vllm.native.runner import why_not_here
 
 #: The largest allowed error of a product against float64, for sums of WIDTH_IN terms of size 1. The reference BLAS
 #: stays within 1e-4.
@@ -79,6 +80,12 @@ def describe_orders(seconds: float = ORDER_SECONDS) -> str:
             "results are right, but some steps take longer; `python tools/measure blas` in a checkout shows all sizes")
 
 
+def describe_step() -> str:
+    """Return what computes a step on this CPU."""
+    why_not = why_not_here()
+    return f"MLX's operations, since the step in C is not used: {why_not}" if why_not else "one call of C"
+
+
 def run_doctor(console: Console, complaint: str | None = None) -> int:
     """Print the findings and what to do about them. Return 0, or 1 if the machine multiplies wrongly.
 
@@ -94,7 +101,7 @@ def run_doctor(console: Console, complaint: str | None = None) -> int:
         ("BLAS", f"{blas.name}: {blas.note}" + (f"\n{blas.path}" if blas.path else "")),
         ("speed", "\n".join(f"{measure_gflops(num_rows):7.1f} GFLOP/s at {num_rows} {unit}"
                             for num_rows, unit in ((1, "row"), (64, "rows")))),
-        *([("products", describe_orders())] if not tuning.has_gpu() else []),
+        *([("products", describe_orders()), ("step", describe_step())] if not tuning.has_gpu() else []),
         *([("kernels", kernels)] if kernels else []),
         ("memory", memory),
         ("models", "\n".join(f"{name}: {path}" for name, path in models_at_hand()) or "none yet"),

@@ -15,7 +15,7 @@ from mini_vllm.cli.sampling_options import with_defaults
 from mini_vllm.cli.usage import print_usage
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.fast.advice import tell_slow_blas
+from mini_vllm.native.advice import tell_slow_blas
 from mini_vllm.parts.parts_file import load_parts
 from mini_vllm.pictures.recorded import check_run_target, save_run
 from mini_vllm.request import RequestOutput, SamplingParams

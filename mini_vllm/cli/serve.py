@@ -12,7 +12,7 @@ from mini_vllm.cli.loading import short_name
 from mini_vllm.cli.notes import tell
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.extras import check_installed
-from mini_vllm.fast.advice import tell_slow_blas
+from mini_vllm.native.advice import tell_slow_blas
 from mini_vllm.parts.parts_file import load_parts
 
 if TYPE_CHECKING:

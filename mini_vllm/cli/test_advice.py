@@ -13,7 +13,8 @@ from mini_vllm.backend import BlasInfo
 from mini_vllm.cli import main
 from mini_vllm.conftest import make_talker
 from mini_vllm.demo import tale
-from mini_vllm.fast import advice
+from mini_vllm.native import advice
+from mini_vllm.native.build import problem
 
 REFERENCE = BlasInfo("reference", None, backend.NOT_FOUND)
 
@@ -22,6 +23,7 @@ REFERENCE = BlasInfo("reference", None, backend.NOT_FOUND)
 def slow(monkeypatch):
     monkeypatch.setattr(backend, "blas", REFERENCE)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setenv("MINI_VLLM_NATIVE", "0")
 
 
 def told(text):
@@ -43,6 +45,15 @@ def test_who_chose_it_or_has_a_fast_one_is_told_nothing(blas, monkeypatch, capsy
     monkeypatch.setattr(backend, "blas", blas)
     advice.tell_slow_blas()
     assert capsys.readouterr() == ("", "") and advice.slow_blas_line(blas) == ""
+
+
+@pytest.mark.skipif(bool(problem()), reason=problem())
+def test_who_does_not_multiply_with_it_is_told_nothing(slow, monkeypatch, capsys):
+    advice.tell_slow_blas()
+    assert told(capsys.readouterr().err)
+    monkeypatch.setenv("MINI_VLLM_NATIVE", "1")
+    advice.tell_slow_blas()
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("arguments", [["hello", "again"], ["hello", "--beams", "2"], ["hello", "--json"]],

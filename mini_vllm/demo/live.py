@@ -9,7 +9,7 @@ from rich.console import Console
 
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.extras import check_installed
-from mini_vllm.fast.advice import tell_slow_blas
+from mini_vllm.native.advice import tell_slow_blas
 
 #: How long running requests may take to finish after Ctrl-C.
 DRAIN_S = 3.0

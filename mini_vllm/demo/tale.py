@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mini_vllm.engine import LLMEngine
-from mini_vllm.fast.advice import tell_slow_blas
+from mini_vllm.native.advice import tell_slow_blas
 from mini_vllm.pictures.recorded import check_run_target, save_run
 from mini_vllm.request import RequestOutput, SamplingParams
 from mini_vllm.trace.recorder import StepTrace

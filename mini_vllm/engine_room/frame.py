@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.checks import an_instance
@@ -21,12 +21,15 @@ from mini_vllm.engine_room.input_processor import InputProcessor
 from mini_vllm.engine_room.prompt_texts import PromptTexts
 from mini_vllm.engine_room.sizes import EngineSizes
 from mini_vllm.engine_room.step_metrics import StepCounts
-from mini_vllm.gpu.select_runner import runner_class
+from mini_vllm.gpu.select_runner import runner_class, uses_native
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.model_runner import ModelRunner
+from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
+from mini_vllm.models.quantised import Packing
 from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.native.weights import PACKINGS
 from mini_vllm.parts.complete_parts import checked, fit, make_kv_cache
 from mini_vllm.priority_preemption import with_priority_preemption
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
@@ -52,7 +55,7 @@ class EngineFrame(ABC):
         parts = EngineParts() if parts is None else parts
         an_instance("parts", parts, EngineParts)
         self.parts = parts = fit(parts)
-        self.loaded = loaded or load(config.model)
+        self.loaded = loaded or load_for(config, parts)
         self.tokenizer = self.loaded.tokenizer
         self.sizes = sizes = EngineSizes.choose(config, self.loaded)
         self.max_model_len, self.max_num_batched_tokens = sizes.max_model_len, sizes.max_num_batched_tokens
@@ -214,6 +217,15 @@ class EngineFrame(ABC):
             max_num_shared_blocks=counts.max_num_shared_blocks,
             num_preemptions=getattr(self.scheduler, "num_preemptions", 0),  # a scheduler that only waits has no count
             num_recomputed_tokens=counts.num_recomputed_tokens, **self._draft_counts())
+
+
+def load_for(config: EngineConfig, parts: EngineParts, tokenizer: Tokenizer | None = None) -> LoadedModel:
+    """Load the model of an engine. What its runner computes with stays packed. Raise LoadError."""
+    def kept(shape: ModelConfig) -> Sequence[Packing]:
+        is_native = uses_native(parts.model_runner, parts.attention, shape, config.block_size, config.native)
+        return PACKINGS if is_native else ()
+
+    return load(config.model, tokenizer, kept)
 
 
 def describe(error: Exception) -> str:

@@ -56,6 +56,7 @@ class KernelNetwork:
 
         With ``wanted``, ``last`` gives the attention of these tokens.
         """
+        self.model.take_back()
         body = self.model.model
         cosines, sines = self._angles(step.positions)
         x = body.embed_tokens(token_ids)

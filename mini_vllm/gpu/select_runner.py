@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from functools import cache
 
-from mini_vllm.backend import mlx_build, mx
+from mini_vllm.backend import mlx_build, mx, nn
 from mini_vllm.fast import tuning
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.gpu.kernel_checks import find_fault
@@ -43,10 +43,17 @@ def runner_class(wanted: type, attention: object, model: Model, block_size: int,
     if wanted is not ModelRunner or attention is not FastAttention:
         return wanted
     if why_not_here():
-        is_native = not tuning.has_gpu() and not why_not_native(model.config, block_size, native)
+        is_usual = type(model.model.embed_tokens) in (nn.Embedding, nn.QuantizedEmbedding)  # a test may replace it
+        is_native = is_usual and uses_native(wanted, attention, model.config, block_size, native)
         return NativeRunner if is_native else ModelRunner
     fault = fault_of(_shape_of(model.config), block_size, model.model.norm.weight.dtype)
     return ModelRunner if fault else GpuRunner
+
+
+def uses_native(wanted: type, attention: object, config: ModelConfig, block_size: int, native: bool | None) -> bool:
+    """Check whether the native step computes such a model for an engine on a CPU."""
+    is_plain = wanted is not ModelRunner or attention is not FastAttention or tuning.has_gpu()
+    return not is_plain and not why_not_native(config, block_size, native)
 
 
 def why_not_here() -> str:

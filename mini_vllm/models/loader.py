@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.backend import check_process, mx
+from mini_vllm.backend import check_process
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.folder import check_folder, read_folder
 from mini_vllm.models.folder_tokenizer import tokenizer_from_folder
@@ -15,6 +15,7 @@ from mini_vllm.models.gguf import read_gguf
 from mini_vllm.models.gguf_file import GGUFFile
 from mini_vllm.models.json_fields import LoadError
 from mini_vllm.models.network import Model
+from mini_vllm.models.quantised import Packing
 from mini_vllm.models.resolve_name import find_model
 from mini_vllm.models.sampling_defaults import sampling_defaults
 from mini_vllm.models.tokenizer import Tokenizer, TokenizerError
@@ -34,18 +35,16 @@ class LoadedModel:
     #: The model's recommended sampling: fields of SamplingParams. Empty if there is none.
     sampling_defaults: Mapping[str, Any]
 
-    @property
-    def num_bytes(self) -> int:
-        """The size of its parameters."""
-        from mlx.utils import tree_flatten  # not at the top of the file: the backend must import MLX first
-        parameters: dict[str, mx.array] = dict(tree_flatten(self.model.parameters()))
-        return sum(array.nbytes for array in parameters.values())
+    #: The size of its parameters.
+    num_bytes: int
 
 
-def load(name: str | Path, tokenizer: Tokenizer | None = None) -> LoadedModel:
-    """Load a model by any of its names. ``tokenizer`` is the result of ``check``, if that was called.
+def load(name: str | Path, tokenizer: Tokenizer | None = None,
+         kept: Callable[[ModelConfig], Container[Packing]] = lambda config: ()) -> LoadedModel:
+    """Load a model by any of its names.
 
-    Raise LoadError with what is wrong and what to do.
+    ``tokenizer`` is the result of ``check``, if that was called. ``kept`` returns which packings whoever computes can
+    use as they are; see ``make_model``. Raise LoadError with what is wrong and what to do.
     """
     check_process()
     path = find_model(name)
@@ -56,10 +55,10 @@ def load(name: str | Path, tokenizer: Tokenizer | None = None) -> LoadedModel:
         else:
             config, weights = read_folder(path)
             tokenizer = tokenizer or tokenizer_from_folder(path, config.vocab_size)
-        model = make_model(config, weights)
+        model = make_model(config, weights, kept)
     except TokenizerError as error:
         raise LoadError(f"{path.name}: {error}") from None
-    return LoadedModel(str(name), path, model, model.config, tokenizer, defaults)
+    return LoadedModel(str(name), path, model, model.config, tokenizer, defaults, model.num_bytes)
 
 
 def check(path: Path) -> Tokenizer | None:

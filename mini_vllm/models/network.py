@@ -16,6 +16,7 @@ different ways stay separate.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from mini_vllm.backend import mx, nn
 from mini_vllm.fast.products import gated_mlp, project, swiglu
@@ -137,6 +138,9 @@ class Body(nn.Module):
 class Model(nn.Module):
     """The whole network. Parameters are named as in a Hugging Face checkpoint, except for the stacked ones."""
 
+    #: Puts the matrices back, if something holds them in an order of its own; see ``native``.
+    _put_back: Callable[[], None] | None = None
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
@@ -148,6 +152,22 @@ class Model(nn.Module):
             frequencies = frequencies / mx.array(config.rope_factors)
         self._rope = Rope(frequencies, scale, config.num_heads + config.num_kv_heads, config.num_kv_heads)
 
+    @property
+    def num_bytes(self) -> int:
+        """The size of its parameters."""
+        from mlx.utils import tree_flatten  # not at the top of the file: the backend must import MLX first
+        parameters: dict[str, mx.array] = dict(tree_flatten(self.parameters()))
+        return sum(array.nbytes for array in parameters.values())
+
+    def take_back(self) -> None:
+        """Make sure that the matrices are here."""
+        if self._put_back is not None:
+            self._put_back()
+
+    def parameters(self) -> Any:  # as nn.Module declares it
+        self.take_back()
+        return super().parameters()
+
     def __call__(self, token_ids: mx.array, positions: mx.array, attend: Attend,
                  wanted: mx.array | None = None) -> mx.array:
         """Return the hidden states [num_tokens, hidden_size] of a flat batch of tokens at ``positions`` of their own
@@ -156,6 +176,7 @@ class Model(nn.Module):
         With ``wanted``, return those of these tokens only. Most tokens of a prompt are computed only for their keys and
         values: the last layer skips the rest for them, and calls ``attend`` for the wanted ones only.
         """
+        self.take_back()
         x = self.model.embed_tokens(token_ids)
         angles = self._rope.angles(positions)
         last = len(self.model.layers) - 1
@@ -166,6 +187,7 @@ class Model(nn.Module):
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Return scores over the vocabulary, one vector per hidden state."""
+        self.take_back()
         if "lm_head" in self:
             head = self.lm_head
             return project(hidden, head.weight, "head") if type(head) is Linear else head(hidden)

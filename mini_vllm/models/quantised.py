@@ -7,7 +7,7 @@ vector unrelated to packing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from mini_vllm.backend import mx
@@ -76,15 +76,17 @@ def unpacked(stem: str, packing: Packing, weights: Mapping[str, mx.array]) -> mx
     return mx.dequantize(weights[f"{stem}.weight"], scales, biases, *packing, dtype=mx.float32)
 
 
-def in_floats(tensors: Tensors) -> dict[str, mx.array]:
-    """Return everything in float32: packed matrices expanded, floats of other types converted."""
-    floats = {}
+def in_floats(tensors: Tensors, kept: Container[Packing] = ()) -> Tensors:
+    """Return everything in float32, also packed matrices, unless their packing is ``kept``."""
+    floats = Tensors({}, {stem: packing for stem, packing in tensors.packings.items() if packing in kept})
     for name, array in tensors.arrays.items():
         stem, _, kind = name.rpartition(".")
         if stem not in tensors.packings or kind == "bias":
-            floats[name] = array.astype(mx.float32)
+            floats.arrays[name] = array.astype(mx.float32)
+        elif stem in floats.packings:
+            floats.arrays[name] = array
         elif kind == "weight":
-            floats[name] = unpacked(stem, tensors.packings[stem], tensors.arrays)
+            floats.arrays[name] = unpacked(stem, tensors.packings[stem], tensors.arrays)
     return floats
 
 

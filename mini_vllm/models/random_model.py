@@ -48,7 +48,7 @@ def make_random(config: Mapping[str, object], seed: int = 0, dtype: mx.Dtype = m
     end_id = backend.token_to_id(END)
     assert end_id is not None
     tokenizer = Tokenizer(backend, eos_token=END, eos_token_ids=frozenset({end_id}))
-    return LoadedModel("random", Path("random"), model, model.config, tokenizer, {})
+    return LoadedModel("random", Path("random"), model, model.config, tokenizer, {}, model.num_bytes)
 
 
 def write_random_checkpoint(folder: Path, config: Mapping[str, object], seed: int = 0,

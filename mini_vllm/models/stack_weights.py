@@ -73,7 +73,7 @@ def unstack(model: Model) -> dict[str, mx.array]:
     packings = {path: Packing(module.group_size, module.bits, module.mode) for path, module in modules
                 if hasattr(module, "bits")}
     if packings:
-        weights = in_floats(Tensors(weights, packings))
+        weights = in_floats(Tensors(weights, packings)).arrays
     shapes = checkpoint_shapes(config)
     for layer in range(config.num_layers):
         prefix = f"model.layers.{layer}."

@@ -18,6 +18,7 @@ from mini_vllm.models.export import export_folder
 from mini_vllm.models.json_fields import LoadError
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import random_weights
+from mini_vllm.native.build import problem
 from mini_vllm.request import SamplingParams
 
 mlx_lm_convert = pytest.importorskip("mlx_lm.convert", reason="mlx-lm is the oracle: pip install mlx-lm")
@@ -77,7 +78,8 @@ def checkpoints(checkpoints):
 
 @pytest.fixture
 def packed(monkeypatch):
-    """Pretend that the device multiplies packed weights faster."""
+    """Pretend that the device multiplies packed weights faster, by MLX's operations."""
+    monkeypatch.setenv("MINI_VLLM_NATIVE", "0")
     monkeypatch.setattr("mini_vllm.models.weights.dequantise_is_faster", lambda: False)
 
 
@@ -123,6 +125,18 @@ def test_quantised_layers_may_have_biases_where_they_stay_packed(converted, pack
     folder = converted(name, q_bits=4)
     assert load(folder).model.model.layers[0].self_attn.qkv_proj.weight.dtype == mx.uint32
     check_both(folder)
+
+
+@pytest.mark.skipif(bool(problem()), reason=problem())
+@pytest.mark.parametrize("bits, stays", [(4, True), (8, True), (3, False)])
+def test_an_engine_whose_step_is_native_keeps_four_and_eight_bits_packed(converted, bits, stays):
+    folder = converted("qwen3", q_bits=bits)
+    native, plain = (LLM(folder, num_blocks=20, native=is_native) for is_native in (True, False))
+    sizes = [llm.engine.loaded.num_bytes for llm in (native, plain)]
+    assert sizes[0] < sizes[1] / 2 if stays else sizes[0] == sizes[1]
+    params = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True)
+    texts = [[output.token_ids for output in llm.generate(["hello", "a b c d e"], params)] for llm in (native, plain)]
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 
 from mini_vllm.backend import mx, nn
@@ -19,10 +19,12 @@ from mini_vllm.models.stack_weights import stack
 MIN_LAYER_TENSORS = 9
 
 
-def make_model(config: ModelConfig, weights: dict[str, mx.array]) -> Model:
+def make_model(config: ModelConfig, weights: dict[str, mx.array],
+               kept: Callable[[ModelConfig], Container[Packing]] = lambda config: ()) -> Model:
     """Create a network with these weights. Raise LoadError that names a missing, unknown or wrongly shaped tensor.
 
-    If the device multiplies floats faster than packed matrices, these are expanded, and everything is in float32.
+    If MLX multiplies floats faster than packed matrices on this device, these are expanded unless their packing is
+    ``kept``, and everything else is in float32.
     """
     if config.tie_word_embeddings is None:
         config = replace(config, tie_word_embeddings="lm_head.weight" not in weights)
@@ -33,7 +35,7 @@ def make_model(config: ModelConfig, weights: dict[str, mx.array]) -> Model:
         weights = {name: array for name, array in weights.items() if not name.startswith("lm_head.")}
     tensors = Tensors(weights, _check_tensors(config, weights))
     if dequantise_is_faster():
-        tensors = Tensors(in_floats(tensors), {})
+        tensors = in_floats(tensors, kept(config))
     if config.rope_interleaved:
         tensors = Tensors({name: _in_half_order(name, array, config) for name, array in tensors.arrays.items()},
                           tensors.packings)

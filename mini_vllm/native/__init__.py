@@ -4,4 +4,5 @@
     build.py    compiles both at first use, and keeps the library
     weights.py  the weights as step.c reads them
     runner.py   the ModelRunner that calls it
+    advice.py   what would make this machine faster
 """

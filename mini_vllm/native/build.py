@@ -49,7 +49,7 @@ def _built() -> ctypes.CDLL | str:
     key = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES)
                          + " ".join([compiler, *FLAGS, platform.machine(), _processor()]).encode()).hexdigest()[:16]
     try:
-        folder = _private(_cache_folder())
+        folder = _private()
         if folder is not None:
             return _load(compiler, folder / f"step-{key}.so")
         with tempfile.TemporaryDirectory() as scratch:
@@ -63,21 +63,29 @@ def _built() -> ctypes.CDLL | str:
 
 def _load(compiler: str, file: Path) -> ctypes.CDLL:
     if not file.exists():
-        part = file.with_suffix(f".{os.getpid()}")
+        number, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
+        os.close(number)
+        part = Path(name)
         done = subprocess.run([compiler, *FLAGS, "-o", part, SOURCES[0], "-lm"], capture_output=True, text=True)
         if done.returncode:
+            part.unlink()
             raise NotBuilt(f"{compiler}: {(done.stderr.strip() or 'it says nothing').splitlines()[0]}")
         part.replace(file)  # another process may be compiling it too
     return ctypes.CDLL(str(file))
 
 
 def _cache_folder() -> Path:
+    """Return the folder of the virtual environment, or else of the user, in which libraries are kept."""
+    if sys.prefix != sys.base_prefix:
+        return Path(sys.prefix) / "var" / "mini_vllm"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mini_vllm" / "native"
 
 
-def _private(folder: Path) -> Path | None:
-    """Create ``folder``. Return None if it cannot be written to, or if another user could put a library there."""
+def _private() -> Path | None:
+    """Create the folder for libraries. Return None if it cannot be written to, or if another user could put one there.
+    """
     try:
+        folder = _cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         parents = [folder, *folder.parents]
         for one in parents:

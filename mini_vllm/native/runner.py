@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable, Sequence
 from ctypes import Structure, c_int, c_void_p
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -62,12 +64,12 @@ class NativeRunner(ModelRunner):
                  attention: type | Callable[..., mx.array] = FastAttention) -> None:
         super().__init__(model, num_blocks, block_size, attention)
         self._run = library().run_step
-        self._weights = Weights(model, constant("wide"))
+        self._weights = Weights.of(model, constant("wide"))
         self._network = self._weights.network([blocks.ctypes.data for blocks in self.cache.blocks], block_size)
         self._frequencies = np.asarray(model._rope.frequencies)
         self._angles = np.zeros((0, model.config.head_dim), np.float32)
         self._buffers: dict[str, Array] = {}
-        self._num_threads = len(os.sched_getaffinity(0))
+        self._num_threads = usable_cores()
 
     def _logits(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int]) -> mx.array:
         return self._logits_of_tokens(token_ids, batch, [batch.query_starts[request + 1] - 1 for request in wanted])
@@ -109,6 +111,16 @@ class NativeRunner(ModelRunner):
         return known
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may use at once: a container may have a quota, others a list of cores."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        limit = max(1, int(quota) // int(period))
+    except (OSError, ValueError):  # no such file, or no quota: "max"
+        limit = sys.maxsize
+    return min(limit, len(os.sched_getaffinity(0)))
+
+
 @cache
 def constant(name: str) -> int:
     """Return a constant of ``step.c``."""
@@ -117,13 +129,8 @@ def constant(name: str) -> int:
 
 def why_not(config: ModelConfig, block_size: int, asked_for: bool | None) -> str:
     """Return why ``step.c`` does not compute such a model; empty if it does. ``asked_for`` is EngineConfig.native."""
-    switch = os.environ.get(SWITCH, "").strip()
-    if switch not in ("", "0", "1"):
-        raise ValueError(f"{SWITCH} is {switch!r}, must be 0 or 1")
-    if not (switch == "1" if asked_for is None else asked_for):
-        return f"not switched on by native=True or {SWITCH}=1"
-    if problem():
-        return problem()
+    if found := why_not_here(asked_for):
+        return found
     group = config.num_heads // config.num_kv_heads
     for name, number, most in (("head_dim", config.head_dim, constant("max_head_dim")),
                                ("block_size", block_size, constant("max_block")),
@@ -131,3 +138,13 @@ def why_not(config: ModelConfig, block_size: int, asked_for: bool | None) -> str
         if number > most:
             return f"{name}: {number}, at most {most} are supported"
     return ""
+
+
+def why_not_here(asked_for: bool | None = None) -> str:
+    """Return why ``step.c`` computes no model on this machine; empty if it does."""
+    switch = os.environ.get(SWITCH, "").strip()
+    if switch not in ("", "0", "1"):
+        raise ValueError(f"{SWITCH} is {switch!r}, must be 0 or 1")
+    if asked_for is False:
+        return "switched off by native=False"
+    return f"not switched on by {SWITCH}=1" if asked_for is None and switch != "1" else problem()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ctypes import POINTER, Structure, c_float, c_int, c_void_p
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from mini_vllm.backend import mx, nn
 from mini_vllm.models.network import Model, SideBySide
+from mini_vllm.models.quantised import GROUP_SIZES, Packing
 
 Array = npt.NDArray[Any]
 
@@ -30,12 +32,30 @@ class Network(Structure):
                 ("embedding", Matrix), ("head", Matrix), ("norm", c_void_p)]
 
 
+#: What step.c multiplies without expanding it.
+PACKINGS = [Packing(size, bits, "affine") for size in GROUP_SIZES for bits in (4, 8)]
+
+
 class Weights:
-    """The structs of a network without its K/V, and the arrays that they point to."""
+    """The structs of a network without its K/V, and the arrays that they point to.
+
+    The network's own matrices are released: everything is held once. If the network computes itself after all, it takes
+    them back, and both remain.
+    """
+
+    @classmethod
+    def of(cls, model: Model, wide: int) -> Weights:
+        """Return the network's weights, which all its runners share."""
+        held: Weights | None = getattr(model, "_native", None)
+        if held is None:
+            model._native = held = cls(model, wide)
+        return held
 
     def __init__(self, model: Model, wide: int) -> None:
         self._wide = wide
         self._arrays: list[Array] = []  # kept alive
+        #: What was released: the module, the array's name, its strips, the number of its rows, and its type.
+        self._released: list[tuple[nn.Module, str, Array, int, mx.Dtype]] = []
         config, body = model.config, model.model
         self._layers = [
             dict(qkv=self._matrix(layer.self_attn.qkv_proj), o=self._matrix(layer.self_attn.o_proj),
@@ -51,6 +71,15 @@ class Weights:
             kv_heads=config.num_kv_heads, head_dim=config.head_dim, mlp=config.intermediate_size,
             eps=config.rms_norm_eps, scale=config.head_dim ** -0.5, embedding=embedding,
             head=self._matrix(model.lm_head) if "lm_head" in model else embedding, norm=self._floats(body.norm.weight))
+        model._put_back = partial(self._put_back, model)
+        mx.clear_cache()
+
+    def _put_back(self, model: Model) -> None:
+        model._put_back = None
+        for module, name, strips, num_rows, dtype in self._released:
+            rows = strips.swapaxes(1, 2).reshape(-1, strips.shape[1])[:num_rows]
+            module[name] = mx.array(rows).astype(dtype)
+        self._released = []
 
     def network(self, pools: list[int], block_size: int) -> Network:
         """Return the struct of the whole network, with the address of each layer's K/V."""
@@ -58,14 +87,26 @@ class Weights:
         return Network(layers=layers, block_size=block_size, **self._rest)
 
     def _matrix(self, module: nn.Module) -> Matrix:
+        bias = self._bias(module)
         if getattr(module, "bits", 0) in (4, 8) and module.mode == "affine":
-            scales = np.stack([self._strips(module.scales.astype(mx.float32)),
-                               self._strips(module.biases.astype(mx.float32))], axis=2)
             outs, words = module.weight.shape
-            return Matrix(outs, words * 32 // module.bits, module.bits, module.group_size,
-                          self._keep(self._strips(module.weight)), self._keep(scales), self._bias(module))
+            ins, numbers = words * 32 // module.bits, self._released_strips(module, "weight")
+            kinds = [self._strips(module[name].astype(mx.float32)) for name in ("scales", "biases")]
+            return Matrix(outs, ins, module.bits, module.group_size, numbers, self._keep(np.stack(kinds, axis=2)), bias)
+        if "scales" not in module and "weight" in module:
+            outs, ins = module.weight.shape
+            return Matrix(outs, ins, 32, 0, self._released_strips(module, "weight"), None, bias)
         weight = _unpacked(module)
-        return Matrix(*weight.shape, 32, 0, self._keep(self._strips(weight)), None, self._bias(module))
+        return Matrix(*weight.shape, 32, 0, self._keep(self._strips(weight)), None, bias)
+
+    def _released_strips(self, module: nn.Module, name: str) -> int:
+        """Release an array of a module, and return the address of its strips."""
+        array = module[name]
+        in_floats = array if array.dtype == mx.uint32 else array.astype(mx.float32)
+        address = self._keep(self._strips(in_floats))
+        self._released.append((module, name, self._arrays[-1], array.shape[0], array.dtype))
+        module[name] = mx.zeros((0,), array.dtype)
+        return address
 
     def _bias(self, module: nn.Module) -> int | None:
         if "bias" not in module:

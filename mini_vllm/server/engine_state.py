@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from mini_vllm.engine import LLMEngine
+from mini_vllm.native.runner import NativeRunner
 
 #: A block is in one of these states.
 BLOCK_STATES = ("used", "shared", "cached", "free")
@@ -25,6 +26,8 @@ class EngineState:
     num_steps: int
     num_drafted_tokens: int
     num_accepted_tokens: int
+    #: Whether a step is one call of C.
+    is_native: bool = False
 
     @classmethod
     def read(cls, engine: LLMEngine) -> EngineState:
@@ -34,7 +37,8 @@ class EngineState:
         metrics = engine.metrics()
         return cls(len(engine.scheduler.waiting), len(engine.scheduler.running),
                    {state: states[state] for state in BLOCK_STATES}, metrics.recent_hit_rate, metrics.num_preemptions,
-                   metrics.num_steps, metrics.num_drafted_tokens, metrics.num_accepted_tokens)
+                   metrics.num_steps, metrics.num_drafted_tokens, metrics.num_accepted_tokens,
+                   isinstance(engine.runner, NativeRunner))
 
 
 def _state_of(ref_cnt: int, can_be_found: bool) -> str:
@@ -63,6 +67,8 @@ class StateCollector(Collector):
             for kind, number in state.num_blocks.items():
                 blocks.add_metric([name, kind], number)
         yield blocks
+        yield _gauge("native_step", "1 if a step is one call of C, 0 if it is made of MLX's operations.",
+                     {name: state.is_native for name, state in states.items()})
         yield _counter("preemptions", "How often a sequence was preempted.",
                        {name: state.num_preemptions for name, state in states.items()})
         yield _counter("steps", "Steps that computed something.",

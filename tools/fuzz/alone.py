@@ -1,6 +1,6 @@
 """What a request generates alone: the expected result for the engine fuzzer.
 
-The engine for this has enough blocks, no prefix cache and no lookahead.
+The engine for this has enough blocks, no prefix cache, no lookahead, and a step of MLX's operations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Alone:
     def make_engine(self) -> LLMEngine:
         return LLMEngine(EngineConfig(block_size=32, num_blocks=80, max_num_seqs=8, max_num_batched_tokens=512,
                                       max_model_len=self.max_model_len, enable_prefix_caching=False,
-                                      enable_lookahead=False), loaded=self.loaded)
+                                      enable_lookahead=False, native=False), loaded=self.loaded)
 
     def output(self, prompt: list[int], params: SamplingParams, poison: Poison | None = None) -> RequestOutput:
         key = f"{prompt} {params} {poison}"

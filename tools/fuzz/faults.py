@@ -59,20 +59,20 @@ class Poison:
 
     def _put_into_runner(self, engine: LLMEngine, request_id: str, names: list[str]) -> None:
         def around(real: Method) -> Method:
-            def forward(token_ids: mx.array, batch: Batch, wanted: object) -> object:
+            def logits(token_ids: mx.array, batch: Batch, wanted: object) -> object:
                 tables = [engine.kv_cache.get_block_ids(name) for name in names]
                 is_due = any(self._is_due(context_len) and list(table) in tables
                              for table, context_len in zip(batch.block_tables, batch.context_lens))
                 if is_due and self.where == "before":
                     raise Poisoned(f"{request_id} before its step")
-                hidden = real(token_ids, batch, wanted)
+                computed = real(token_ids, batch, wanted)
                 if is_due:
                     raise Poisoned(f"{request_id} after its step")
-                return hidden
+                return computed
 
-            return forward
+            return logits
 
-        _wrap(engine.runner, "_forward", around)
+        _wrap_step(engine, around)
 
     @staticmethod
     def _is_mine(engine: LLMEngine, row: SamplerRow, names: list[str]) -> bool:
@@ -89,20 +89,20 @@ def interrupt_at_times(engine: LLMEngine, rng: random.Random, times: int) -> Non
     left = times
 
     def around(real: Method) -> Method:
-        def forward(*arguments: object) -> object:
+        def logits(*arguments: object) -> object:
             nonlocal left
             is_now, is_before = left > 0 and rng.random() < 0.2, rng.random() < 0.5
             left -= is_now
             if is_now and is_before:
                 raise Interrupted
-            hidden = real(*arguments)
+            computed = real(*arguments)
             if is_now:
                 raise Interrupted
-            return hidden
+            return computed
 
-        return forward
+        return logits
 
-    _wrap(engine.runner, "_forward", around)
+    _wrap_step(engine, around)
 
 
 def lose_plan_once(engine: LLMEngine, is_planned: bool) -> None:
@@ -117,6 +117,12 @@ def lose_plan_once(engine: LLMEngine, is_planned: bool) -> None:
         return schedule
 
     _wrap(engine.scheduler, "schedule", around)
+
+
+def _wrap_step(engine: LLMEngine, around: Callable[[Method], Method]) -> None:
+    """Replace what computes the network, whichever runner it is."""
+    for name in ("_logits", "_logits_of_tokens"):
+        _wrap(engine.runner, name, around)
 
 
 def _wrap(owner: object, name: str, around: Callable[[Method], Method]) -> None:

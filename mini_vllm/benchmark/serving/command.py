@@ -21,8 +21,8 @@ from mini_vllm.benchmark.serving.traffic import TRAFFICS, Traffic, single_token_
 from mini_vllm.benchmark.speculation import check_draft
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.extras import check_installed
-from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.models.loader import LoadedModel, load
+from mini_vllm.native.advice import tell_slow_blas
 from mini_vllm.terminal import fold
 
 #: The default rates of the tables; the searches begin at the first.

@@ -13,8 +13,8 @@ from typing import Any
 from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
+from mini_vllm.engine_room.frame import load_for
 from mini_vllm.engine_room.sizes import kv_cache_bytes
-from mini_vllm.models.loader import load
 from mini_vllm.models.prompts import PromptReader
 from mini_vllm.models.resolve_name import find_model
 from mini_vllm.models.tokenizer import Tokenizer
@@ -118,13 +118,13 @@ class ServedModel:
 def _make_engine(config: EngineConfig, parts: EngineParts | None, feed: NoTrace, max_bytes: int | None,
                  tokenizer: Tokenizer | None) -> LLMEngine:
     """Make the engine. Raise MemoryLimitError before the KV cache is allocated if there is too little memory."""
-    loaded = load(config.model, tokenizer)
+    parts = parts or EngineParts()
+    loaded = load_for(config, parts, tokenizer)
     kv_bytes = kv_cache_bytes(config, loaded)
     num_bytes = loaded.num_bytes + kv_bytes
     if max_bytes is not None and num_bytes > max_bytes:
         raise MemoryLimitError(f"it takes {loaded.num_bytes / 1e6:.0f} MB for weights and {kv_bytes / 1e6:.0f} MB for "
                                f"its KV cache; {max_bytes / 1e6:.0f} MB are left of the server's limit", num_bytes)
-    parts = parts or EngineParts()
     if parts.grammar is RegexGrammar:  # it may take a tenth of a second and megabytes for each expression
         parts = replace(parts, grammar=GuidedExpression)
     return engine_of(config, parts, loaded, feed)

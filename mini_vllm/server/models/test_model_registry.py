@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mini_vllm.backend import mx
+from mini_vllm.engine_room.frame import load_for
 from mini_vllm.engine_thread import EngineStoppedError
-from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
 from mini_vllm.server.app import make_app
 from mini_vllm.server.conftest import Client, settings_for
@@ -154,11 +154,11 @@ def num_loads(monkeypatch):
     """Count how often the weights of each model are read."""
     counts = Counter()
 
-    def counted(name, *rest):
-        counts[Path(name).name] += 1
-        return load(name, *rest)
+    def counted(config, *rest):
+        counts[Path(config.model).name] += 1
+        return load_for(config, *rest)
 
-    monkeypatch.setattr(loaded_model, "load", counted)
+    monkeypatch.setattr(loaded_model, "load_for", counted)
     return counts
 
 
@@ -226,10 +226,10 @@ def test_the_shelf_closes_while_a_model_is_loading(folders, monkeypatch):
     """Check that closing does not wait for the loading thread, which cannot be stopped and ends after the load."""
     goes_on, threads = threading.Event(), []
 
-    def slow(name, *rest):
+    def slow(*arguments):
         threads.append(threading.current_thread())
         assert goes_on.wait(60)
-        return load(name, *rest)
+        return load_for(*arguments)
 
     async def main():
         shelf = ModelShelf(settings_for(folders[0]))
@@ -241,7 +241,7 @@ def test_the_shelf_closes_while_a_model_is_loading(folders, monkeypatch):
         await asyncio.wait({waiting})
         assert waiting.cancelled() and shelf.loaded() == []
 
-    monkeypatch.setattr(loaded_model, "load", slow)
+    monkeypatch.setattr(loaded_model, "load_for", slow)
     try:
         asyncio.run(main())
     finally:

@@ -8,6 +8,7 @@ from typing import TextIO
 
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo
+from mini_vllm.native.runner import why_not_here
 
 #: The package with a fast BLAS for each kind of processor; MLX on a Mac needs none.
 BLAS_PACKAGES = {"aarch64": "nvpl-blas", "x86_64": "mkl"}
@@ -29,7 +30,7 @@ def slow_blas_line(blas: BlasInfo) -> str:
 
 
 def tell_slow_blas(stream: TextIO | None = None) -> None:
-    """Print the advice, by default on standard error. A command that computes calls this once."""
+    """Print the advice, by default on standard error, if MLX will multiply. A command that computes calls this once."""
     line = slow_blas_line(backend.blas)
-    if line:
+    if line and why_not_here():
         print(line, file=sys.stderr if stream is None else stream, flush=True)
