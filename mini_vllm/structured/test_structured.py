@@ -307,7 +307,8 @@ def test_an_engine_that_is_gone_leaves_no_vocabulary_behind(loaded):
 @pytest.mark.parametrize("structure", [
     {"grammar": 'start: "a" start'}, {"grammar": "start: a\na: /[a-z ]/ | a a | a a a | a a a a"},
     {"json": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}}])
-def test_a_parser_that_gives_up_ends_the_request_and_not_its_grammar(loaded, structure):
+def test_a_parser_that_gives_up_ends_the_request_and_not_its_grammar(loaded, monkeypatch, structure):
+    monkeypatch.setattr("mini_vllm.structured.guided.MAX_FIRST_S", 60.0)
     (output, other), _ = run(loaded, [(PROMPT, params(1, **structure, stop=["."])),
                                       (PROMPT, params(2, choice=["yes"]))])
     assert output.finish_reason == "error" and "structured_outputs: parser error" in output.error
