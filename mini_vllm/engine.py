@@ -36,9 +36,6 @@ from mini_vllm.trace.recorder import NoTrace, StepTrace
 class LLMEngine(EngineFrame):
     """Serves many requests at once, one step at a time. Not thread-safe."""
 
-    #: The last error of a step that no single request caused.
-    failure: BaseException | None = None
-
     def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None,
                  loaded: LoadedModel | None = None, trace: StepTrace | NoTrace | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
@@ -122,7 +119,6 @@ class LLMEngine(EngineFrame):
         try:
             outputs = self._step()
         except BaseException as error:
-            self.failure = error
             outputs = self._start_over(error)
             if not isinstance(error, Exception):
                 self.put_back(outputs)

@@ -7,7 +7,8 @@ The honest key has eight clients. Each sends a prompt of about 100 tokens, waits
 request that is refused is sent again after the second that the server asks for, and its time includes the wait. The
 attacking key has the same priority. Calm and attacked rounds take turns with one server. Attacks:
 
-**places**: five clients that ask for 64 texts of 64 tokens each, and ask again at once.
+**places**: five clients that ask for 64 texts of 64 tokens each, more than a share, and ask again at once.
+**share**: ten clients that ask for 32 texts of 64 tokens each, the share of the seats.
 **choices**, **schemas**, **templates**: eight clients whose requests are costly to prepare, and end in 400 or are long.
 **expressions**: eight clients, each request with another expression that has many states.
 **grammar**: a client with 32 texts of an ambiguous grammar, another one each time.
@@ -51,6 +52,7 @@ def matching(kind: str, asked: object, **fields: object) -> tuple[str, dict[str,
 #: The number of clients, their requests, and the server's options.
 ATTACKS: dict[str, tuple[int, Attack, tuple[str, ...]]] = {
     "places": (5, lambda client, turn: text(n=64, temperature=1, max_tokens=64, ignore_eos=True), ()),
+    "share": (10, lambda client, turn: text(n=32, temperature=1, max_tokens=64, ignore_eos=True), ()),
     "choices": (8, lambda client, turn: matching("choice", [f"{client}-{i}-" + "x" * 40 for i in range(2000)]), ()),
     "schemas": (8, lambda client, turn: matching("json", {
         "type": "object", "properties": {f"p{client}-{i}": {"type": "nothing"} for i in range(1500)}}), ()),

@@ -66,7 +66,7 @@ def run_capstone(parts: EngineParts | None, loaded: LoadedModel, on_step: OnStep
     engine = engine_of(config(), parts, loaded)
     steps = Steps(on_step)
     audit = Audit(engine)
-    with failures_told(steps):
+    with failures_told(engine, steps):
         outputs = _serve(engine, steps, audit)
         audit.check_end()
     return [output.error if output.error else [list(output.token_ids)] for output in outputs]

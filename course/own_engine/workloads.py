@@ -20,7 +20,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from course.own_engine.invariants import Audit, BrokenInvariant
 from course.own_engine.spec import Tokens
@@ -136,16 +136,13 @@ def serve(engine: LLMEngine, prompts: list[str | list[int]], params: SamplingPar
           on_output: Callable[[RequestOutput], None] = lambda output: None) -> list[RequestOutput]:
     """Serve all prompts at once, to the end, and return the outputs in the order of the prompts."""
     outputs: dict[str, RequestOutput] = {}
-    with failures_told(steps):
+    with failures_told(engine, steps):
         names = [engine.add_request(prompt, params) for prompt in prompts]
         while engine.has_unfinished_requests():
             steps.begin()
             for output in engine.step():
                 outputs[output.request_id] = output
                 on_output(output)
-            failure = getattr(engine, "failure", None)
-            if failure is not None:  # the reference's loop ends its requests and goes on; here a piece is to blame
-                raise failure
             if audit is not None:
                 audit.check_blocks()
         if audit is not None:
@@ -153,9 +150,15 @@ def serve(engine: LLMEngine, prompts: list[str | list[int]], params: SamplingPar
     return all_finished(names, outputs, steps)
 
 
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
 @contextlib.contextmanager
-def failures_told(steps: Steps) -> Iterator[None]:
+def failures_told(engine: LLMEngine, steps: Steps) -> Iterator[None]:
     """Turn any exception of an engine into a TrialFailed that names the step."""
+    if type(engine) is LLMEngine:  # after an error it ends its requests and goes on; here a piece is to blame
+        setattr(engine, "_start_over", _raise)  # mypy does not let a method be assigned
     try:
         yield
     except BrokenInvariant as broken:

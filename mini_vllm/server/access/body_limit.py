@@ -34,8 +34,8 @@ MAX_HELD_BYTES, SMALL_BYTES = 64 * 2**20, 2**16
 MAX_VALUES, MAX_CONTAINERS, MAX_QUOTES = 2**18, 2**14, 2**17
 #: A number with thousands of digits takes long to parse, and no field needs one.
 MAX_DIGITS = 399
-#: A body with more values than this is parsed after a pause, in turn, of this long per value: twice the time of parsing
-#: it. So the loop has time for other requests, whatever is sent.
+#: A body with more values than this is parsed after a pause of this long per value, which is longer than parsing takes.
+#: Pauses do not overlap, so the loop has time for other requests, whatever is sent.
 MANY_VALUES, PAUSE_S = 2**14, 1e-6
 #: Bodies that may wait for their turn: the number of connections is the real limit.
 MAX_WAITING = 2**20
@@ -67,7 +67,7 @@ class BodyBound:
                 if body is None:  # the client has disconnected
                     return
                 later = _Later(body, receive)
-                num_values = body.count(b",")
+                num_values = min(body.count(b","), MAX_VALUES)
                 if num_values > MANY_VALUES:
                     async with self._large.turn(holder):
                         await asyncio.sleep(num_values * PAUSE_S)
@@ -121,7 +121,7 @@ class _Upload:
             raise self._too_large(num_bytes)
         if not is_kept:
             raise retry_later(503, f"the bodies of all requests in flight have more than {self._budget.most} bytes, or "
-                              f"those of this key more than half of that; try again later", "too_many_bytes",
+                              "those of this key more than half of that; try again later", "too_many_bytes",
                               RETRY_AFTER_S)
         body, self._parts = b"".join(self._parts), []
         return body
