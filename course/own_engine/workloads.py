@@ -158,7 +158,7 @@ def _raise(error: BaseException) -> NoReturn:
 def failures_told(engine: LLMEngine, steps: Steps) -> Iterator[None]:
     """Turn any exception of an engine into a TrialFailed that names the step."""
     if type(engine) is LLMEngine:  # after an error it ends its requests and goes on; here a piece is to blame
-        setattr(engine, "_start_over", _raise)  # mypy does not let a method be assigned
+        setattr(engine, "_start_over", _raise)  # noqa: B010  # mypy lets no method be assigned
     try:
         yield
     except BrokenInvariant as broken:
