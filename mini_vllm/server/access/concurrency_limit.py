@@ -149,7 +149,7 @@ class Seats:
                 num_in, slots_in = num_in - claim.num_sequences, slots_in - claim.num_slots
                 claim.may_enter.set_exception(retry_later(
                     429, f"the request is for {claim.num_sequences} texts at once; while there are other keys, the "
-                    f"limit is {share}; try again later", "key_share_exceeded", RETRY_AFTER_S))
+                    f"limit is {share}: ask for fewer, or try again later", "key_share_exceeded", RETRY_AFTER_S))
             elif is_first or is_within or (is_alone and num_in <= self.max_num_seqs):
                 claim.is_in = True
                 claim.may_enter.set_result(holder[0] if is_within else Priority(min(holder[0] + 1, max(Priority))))
