@@ -112,6 +112,13 @@ def an_instance(name: str, value: object, *kinds: type[T]) -> T:
     return value
 
 
+def one_of(name: str, value: object, allowed: Sequence[str]) -> str:
+    """Return ``value`` if it is one of the words that are allowed."""
+    if isinstance(value, str) and value in allowed:
+        return value
+    raise refusal(name, value, f"{', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}")
+
+
 def _article(noun: str) -> str:
     return "an" if noun[0] in "AEIOUaeiou" else "a"
 

@@ -12,6 +12,7 @@ from mini_vllm.checks import (
     an_instance,
     flag,
     flag_or_none,
+    one_of,
     real_number,
     refusal,
     whole_number,
@@ -21,6 +22,7 @@ from mini_vllm.fast.attention import FastAttention
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.loader import DEFAULT_MODEL
+from mini_vllm.native.runner import EXACT, PRECISIONS
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request_queue import DEFAULT_AGING_RATE, PriorityQueueWithAging
 from mini_vllm.sampler import Sampler
@@ -71,9 +73,13 @@ class EngineConfig:
     #: What guesses: "ngram" looks for the newest tokens in the request's own text (``EngineParts.drafter``). Otherwise
     #: the name of a model with the same vocabulary, which gets its own KV cache with as many blocks.
     draft: str | Path = NGRAM
-    #: Compute each step by one call of C, on a Linux CPU with a C compiler; see ``native``. None: if the environment
-    #: variable MINI_VLLM_NATIVE is 1.
+    #: Compute each step by one call of C, on a Linux CPU with a C compiler; see ``native``. None: unless the
+    #: environment variable MINI_VLLM_NATIVE is 0.
     native: bool | None = None
+    #: What the step in C rounds. "exact": nothing, products are float32. "fast": it multiplies by AMX, which splits a
+    #: number into two of 16 bits, where a processor has it, and keeps keys and values in 16 bits. "fast-products" and
+    #: "fast-cache" do one of the two.
+    precision: str = EXACT
 
     def __post_init__(self) -> None:
         """Check every field, then the fields that depend on each other. The engine checks what depends on the model."""
@@ -93,6 +99,7 @@ class EngineConfig:
             "num_speculative_tokens": whole_number("num_speculative_tokens", self.num_speculative_tokens, 0),
             "draft": an_instance("draft", self.draft, str, Path),
             "native": flag_or_none("native", self.native),
+            "precision": one_of("precision", self.precision, PRECISIONS),
         }
         parse_memory(self.kv_memory)
         if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:

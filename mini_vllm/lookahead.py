@@ -27,6 +27,7 @@ from mini_vllm.backend import mx
 from mini_vllm.fast.compiled import compiled_on_gpu
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.model_runner import ModelRunner
+from mini_vllm.native.sampler import NativeSampler
 from mini_vllm.request import Request
 from mini_vllm.sampler import Sampler
 from mini_vllm.sampling.row import SamplerRow
@@ -64,7 +65,11 @@ class ChosenTokens:
 
 
 def choose_tokens(sampler: Sampler, logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> ChosenTokens:
-    """Choose a token for each row. The rows' parameters must be plain (``is_plain``). Nothing is computed yet."""
+    """Choose a token for each row. The rows' parameters must be plain (``is_plain``). Nothing is computed yet,
+    except by a NativeSampler."""
+    if isinstance(sampler, NativeSampler):
+        choices = sampler.choose(logits, rows, num_ahead)
+        return ChosenTokens(mx.array(choices["token"]), mx.array(choices["largest"][:, None]))
     if all(row.params.temperature == 0 for row in rows):
         token_ids = sampler.greedy(logits)  # argmax chooses a NaN if there is one, so it is found below
         return ChosenTokens(token_ids, mx.take_along_axis(logits, token_ids[:, None], axis=-1))

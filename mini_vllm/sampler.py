@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mini_vllm.backend import mx
 from mini_vllm.fast import tuning
@@ -69,7 +70,7 @@ class Sampler(SamplesByRules):
 
 def _draw(logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int) -> mx.array:
     """Draw a token for each row. Rows with equal keys at the same position get the same noise."""
-    keys = _keys(rows, num_ahead)
+    keys = mx.array(noise_keys(rows, num_ahead))
     if not any(drops_tokens(row) for row in rows):
         return _draw_by_temperature(logits, keys, column([row.params.temperature for row in rows]))
     return mx.argmax(filter_scores(logits, rows) + gumbel_noise(keys, logits.shape[1]), axis=-1)
@@ -82,13 +83,14 @@ def noisy_scores(logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 
     if sampled:
         drawn = [rows[index] for index in sampled]
         scores = filter_scores(logits[mx.array(sampled)], drawn)
-        logits[mx.array(sampled)] = scores + gumbel_noise(_keys(drawn, num_ahead), logits.shape[1])
+        logits[mx.array(sampled)] = scores + gumbel_noise(mx.array(noise_keys(drawn, num_ahead)), logits.shape[1])
     return logits
 
 
-def _keys(rows: Sequence[SamplerRow], num_ahead: int) -> mx.array:
+def noise_keys(rows: Sequence[SamplerRow], num_ahead: int) -> NDArray[np.uint32]:
+    """Return what determines the noise of each row, [num_rows, 2]."""
     numbers = np.array([(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead) for row in rows])
-    return mx.array(numbers.astype(np.uint32))
+    return numbers.astype(np.uint32)
 
 
 @compiled_on_gpu

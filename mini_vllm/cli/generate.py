@@ -53,7 +53,8 @@ def make_engine(arguments: argparse.Namespace, config: EngineConfig, trace: Step
 
 def engine_config(arguments: argparse.Namespace) -> EngineConfig:
     return EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory,
-                        enable_prefix_caching=not arguments.no_prefix_caching, **draft_settings(arguments))
+                        enable_prefix_caching=not arguments.no_prefix_caching,
+                        precision=arguments.precision, **draft_settings(arguments))
 
 
 def _make_printer(arguments: argparse.Namespace, num_texts: int) -> Printer:

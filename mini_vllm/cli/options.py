@@ -113,6 +113,9 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
     group.add_argument("--parts", type=Path, metavar="FILE", help="a Python file with your own parts: "
                        "parts = EngineParts(...), or classes with the engine's names, such as BlockPool or Scheduler")
     add_draft_options(group)
+    group.add_argument("--fast", dest="precision", action="store_const", const="fast", default="exact",
+                       help="on a CPU, keep keys and values in 16 bits, and multiply by AMX where there is one; tokens "
+                       "may then depend on rounding")
     group.add_argument("--no-prefix-caching", action="store_true", help="do not reuse cached prefixes: compute every "
                        "prompt in full")
     return group

@@ -26,7 +26,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
     from mini_vllm.server.settings import ServerSettings
     config = EngineConfig(kv_memory=arguments.kv_memory, num_blocks=arguments.num_blocks,
                           max_num_seqs=arguments.max_num_seqs, preempt_for_priority=True,
-                          enable_prefix_caching=not arguments.no_prefix_caching, **draft_settings(arguments))
+                          enable_prefix_caching=not arguments.no_prefix_caching,
+                          precision=arguments.precision, **draft_settings(arguments))
     models = tuple(dict.fromkeys([*arguments.models, *(arguments.model or [])])) or ("tiny-tales",)
     is_front = arguments.replicas or arguments.worker
     settings = ServerSettings(

@@ -51,7 +51,7 @@ def test_who_chose_it_or_has_a_fast_one_is_told_nothing(blas, monkeypatch, capsy
 def test_who_does_not_multiply_with_it_is_told_nothing(slow, monkeypatch, capsys):
     advice.tell_slow_blas()
     assert told(capsys.readouterr().err)
-    monkeypatch.setenv("MINI_VLLM_NATIVE", "1")
+    monkeypatch.delenv("MINI_VLLM_NATIVE")
     advice.tell_slow_blas()
     assert capsys.readouterr() == ("", "")
 

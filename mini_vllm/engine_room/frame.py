@@ -29,6 +29,8 @@ from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
 from mini_vllm.models.quantised import Packing
 from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.native.runner import NativeRunner
+from mini_vllm.native.sampler import NativeSampler
 from mini_vllm.native.weights import PACKINGS
 from mini_vllm.parts.complete_parts import checked, fit, make_kv_cache
 from mini_vllm.priority_preemption import with_priority_preemption
@@ -57,7 +59,7 @@ class EngineFrame(ABC):
         self.parts = parts = fit(parts)
         self.loaded = loaded or load_for(config, parts)
         self.tokenizer = self.loaded.tokenizer
-        self.sizes = sizes = EngineSizes.choose(config, self.loaded)
+        self.sizes = sizes = EngineSizes.choose(config, self.loaded, parts)
         self.max_model_len, self.max_num_batched_tokens = sizes.max_model_len, sizes.max_num_batched_tokens
         self.prompts = PromptReader(self.tokenizer, self.loaded.config.vocab_size, self.max_model_len)
         self._make_scheduler(parts)
@@ -95,8 +97,11 @@ class EngineFrame(ABC):
         self.sampler: Sampler = parts.sampler()
         make_runner = runner_class(parts.model_runner, parts.attention, self.loaded.model, config.block_size,
                                    config.native)
+        options = {"precision": config.precision} if make_runner is NativeRunner else {}
         self.runner: ModelRunner = checked("model_runner", make_runner(
-            self.loaded.model, sizes.num_blocks, config.block_size, parts.attention))
+            self.loaded.model, sizes.num_blocks, config.block_size, parts.attention, **options))
+        if make_runner is NativeRunner and parts.sampler is Sampler:
+            self.sampler = NativeSampler()
 
     def _make_drafter(self, parts: EngineParts) -> Drafter:
         """Create what guesses tokens: the part, or a second model.

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mini_vllm.attention import PagedKVCache
-from mini_vllm.engine_config import EngineConfig, parse_memory
+from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
 from mini_vllm.fast import tuning
 from mini_vllm.fast.step_costs import StepCosts
+from mini_vllm.gpu.select_runner import uses_native
 from mini_vllm.models.loader import LoadedModel
+from mini_vllm.native.runner import cache_class
 
 
 @dataclass(frozen=True)
@@ -25,26 +27,30 @@ class EngineSizes:
     draft_costs: StepCosts
 
     @classmethod
-    def choose(cls, config: EngineConfig, loaded: LoadedModel) -> EngineSizes:
+    def choose(cls, config: EngineConfig, loaded: LoadedModel, parts: EngineParts) -> EngineSizes:
         """Choose the sizes.
 
         Raise ValueError for a context the model does not support, or memory for fewer than two blocks.
         """
         max_model_len = _max_model_len(config, loaded)
-        return cls(max_model_len, _num_blocks(config, loaded, max_model_len), _max_num_batched_tokens(config),
+        return cls(max_model_len, _num_blocks(config, loaded, parts, max_model_len),
+                   _max_num_batched_tokens(config),
                    _max_num_chunk_tokens(config), _max_num_lookahead(config, loaded),
                    tuning.draft_costs(loaded.num_bytes))
 
 
-def kv_cache_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
+def kv_cache_bytes(config: EngineConfig, loaded: LoadedModel, parts: EngineParts) -> int:
     """Return how much memory the keys and values of an engine will take. Raise ValueError as ``choose`` does."""
-    return EngineSizes.choose(config, loaded).num_blocks * _block_bytes(config, loaded)
+    return EngineSizes.choose(config, loaded, parts).num_blocks * _block_bytes(config, loaded, parts)
 
 
-def _block_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
+def _block_bytes(config: EngineConfig, loaded: LoadedModel, parts: EngineParts) -> int:
     model = loaded.config
-    return PagedKVCache.block_bytes(model.num_layers, model.num_kv_heads, config.block_size, model.head_dim,
-                                    loaded.model.model.norm.weight.dtype)
+    dtype, num_more = loaded.model.model.norm.weight.dtype, 0
+    if uses_native(parts.model_runner, parts.attention, model, config.block_size, config.native):
+        dtype, num_more = cache_class(config.precision).dtype, cache_class(config.precision).num_more
+    return PagedKVCache.block_bytes(model.num_layers, model.num_kv_heads, config.block_size, model.head_dim + num_more,
+                                    dtype)
 
 
 def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
@@ -58,7 +64,7 @@ def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
     return max_model_len
 
 
-def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -> int:
+def _num_blocks(config: EngineConfig, loaded: LoadedModel, parts: EngineParts, max_model_len: int) -> int:
     """Return the configured number of blocks.
 
     The default is the number that fits into the memory, but at most what ``max_num_seqs`` full contexts use.
@@ -66,7 +72,7 @@ def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -
     size = config.block_size
     if config.num_blocks is not None:
         return config.num_blocks
-    block_bytes = _block_bytes(config, loaded)
+    block_bytes = _block_bytes(config, loaded, parts)
     budget = parse_memory(config.kv_memory)
     affordable = budget // block_bytes
     if affordable < 2:

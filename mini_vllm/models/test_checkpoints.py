@@ -131,7 +131,7 @@ def test_quantised_layers_may_have_biases_where_they_stay_packed(converted, pack
 @pytest.mark.parametrize("bits, stays", [(4, True), (8, True), (3, False)])
 def test_an_engine_whose_step_is_native_keeps_four_and_eight_bits_packed(converted, bits, stays):
     folder = converted("qwen3", q_bits=bits)
-    native, plain = (LLM(folder, num_blocks=20, native=is_native) for is_native in (True, False))
+    native, plain = (LLM(folder, num_blocks=20, native=is_native) for is_native in (None, False))
     sizes = [llm.engine.loaded.num_bytes for llm in (native, plain)]
     assert sizes[0] < sizes[1] / 2 if stays else sizes[0] == sizes[1]
     params = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True)

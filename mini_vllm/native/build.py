@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 SWITCH = "MINI_VLLM_NATIVE"
-SOURCES = [Path(__file__).with_name(name) for name in ("step.c", "team.h")]
+SOURCES = [Path(__file__).with_name(name) for name in ("step.c", "team.h", "amx.h", "choose.h")]
 FLAGS = ["-O3", "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native", "-pthread", "-shared",
          "-fPIC"]
 COMPILERS = ("cc", "gcc", "clang")
@@ -49,9 +49,9 @@ def _built() -> ctypes.CDLL | str:
     key = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES)
                          + " ".join([compiler, *FLAGS, platform.machine(), _processor()]).encode()).hexdigest()[:16]
     try:
-        folder = _private()
-        if folder is not None:
-            return _load(compiler, folder / f"step-{key}.so")
+        folder, name = _private(), f"step-{key}.so"
+        if folder is not None and ((folder / name).exists() or os.access(folder, os.W_OK)):
+            return _load(compiler, folder / name)
         with tempfile.TemporaryDirectory() as scratch:
             return _load(compiler, Path(scratch) / "step.so")
     except (OSError, NotBuilt) as error:
@@ -82,8 +82,7 @@ def _cache_folder() -> Path:
 
 
 def _private() -> Path | None:
-    """Create the folder for libraries. Return None if it cannot be written to, or if another user could put one there.
-    """
+    """Create the folder for libraries. Return None if that fails, or if another user could put one there."""
     try:
         folder = _cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -93,7 +92,7 @@ def _private() -> Path | None:
             others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
             if found.st_uid not in (0, os.getuid()) or others_write:
                 return None
-        return folder if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid() else None
+        return folder
     except (OSError, RuntimeError):
         return None
 

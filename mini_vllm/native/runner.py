@@ -21,23 +21,31 @@ from mini_vllm.models.network import Model
 from mini_vllm.native.build import SWITCH, library, problem
 from mini_vllm.native.weights import Array, Weights, aligned
 
+#: The values of EngineConfig.precision. FAST: products by AMX where there is one, and K/V in 16 bits; the others do one
+#: of the two.
+EXACT, FAST, FAST_PRODUCTS, FAST_CACHE = PRECISIONS = ("exact", "fast", "fast-products", "fast-cache")
+
 
 class Step(Structure):
     _fields_ = [*((name, c_int) for name in ("num_tokens", "num_requests", "num_wanted", "table_width")),
                 *((name, c_void_p) for name in ("token_ids", "starts", "lengths", "wanted", "tables", "angles", "x",
-                                                "h", "qkv", "gate_up", "logits", "tiles", "last_tiles", "requests")),
+                                                "h", "qkv", "gate_up", "logits", "x_tiles", "tiles", "last_tiles",
+                                                "requests")),
                 *((name, c_int) for name in ("num_tiles", "num_last_tiles", "has_nan"))]
 
 
 class NativeKVCache(PagedKVCache):
-    """The same K/V arrays, except that a block's keys are transposed, and that they are always float32."""
+    """The same K/V arrays, except that a block's keys are transposed, and that they have a type of their own."""
+
+    #: The type of the keys and values, and how much longer than ``head_dim`` a token's are.
+    dtype, num_more = mx.float32, 0
 
     def __init__(self, num_layers: int, num_blocks: int, num_kv_heads: int, block_size: int, head_dim: int,
                  dtype: mx.Dtype) -> None:
         wide = constant("wide")
         if block_size % wide or head_dim % wide:  # the last strip of the last block reaches beyond it
             num_blocks += 1 + wide // (2 * num_kv_heads * block_size * head_dim)
-        super().__init__(num_layers, num_blocks, num_kv_heads, block_size, head_dim, mx.float32)
+        super().__init__(num_layers, num_blocks, num_kv_heads, block_size, head_dim + self.num_more, self.dtype)
         #: Views of the pools.
         self.blocks = [np.asarray(pool) for pool in self.pools]
 
@@ -54,18 +62,29 @@ class NativeKVCache(PagedKVCache):
         """Do nothing, for the same reason."""
 
 
+class ShortKVCache(NativeKVCache):
+    """Keys and values as numbers of 16 bits, with a scale for each token and head."""
+
+    dtype, num_more = mx.int16, 2
+
+
 class NativeRunner(ModelRunner):
     """A ModelRunner that computes a step by ``step.c``."""
 
-    cache_class = NativeKVCache
+    cache_class: type[NativeKVCache] = NativeKVCache
     cache: NativeKVCache
 
     def __init__(self, model: Model, num_blocks: int, block_size: int,
-                 attention: type | Callable[..., mx.array] = FastAttention) -> None:
+                 attention: type | Callable[..., mx.array] = FastAttention, precision: str = EXACT) -> None:
+        """Create it. ``precision`` is EngineConfig.precision."""
+        self.cache_class = cache_class(precision)
         super().__init__(model, num_blocks, block_size, attention)
         self._run = library().run_step
         self._weights = Weights.of(model, constant("wide"))
-        self._network = self._weights.network([blocks.ctypes.data for blocks in self.cache.blocks], block_size)
+        self._network = self._weights.network(
+            [blocks.ctypes.data for blocks in self.cache.blocks], block_size=block_size,
+            in_16_bits=self.cache_class is ShortKVCache,
+            by_tiles=precision in (FAST, FAST_PRODUCTS) and may_use_tiles())
         self._frequencies = np.asarray(model._rope.frequencies)
         self._angles = np.zeros((0, model.config.head_dim), np.float32)
         self._buffers: dict[str, Array] = {}
@@ -91,6 +110,7 @@ class NativeRunner(ModelRunner):
                   self._buffer("qkv", num_tokens, num_heads * config.head_dim),
                   self._buffer("gate_up", num_tokens, 2 * config.intermediate_size),
                   self._buffer("logits", len(wanted), config.vocab_size),
+                  self._buffer("x_tiles", num_tokens, widest),
                   *(self._buffer(name, num_tokens, 3) for name in ("tiles", "last_tiles", "requests"))]
         step = Step(num_tokens, len(batch.context_lens), len(wanted), width, *(array.ctypes.data for array in arrays))
         self._run(ctypes.byref(self._network), ctypes.byref(step), self._num_threads)
@@ -104,13 +124,25 @@ class NativeRunner(ModelRunner):
         return both
 
     def _buffer(self, name: str, rows: int, width: int) -> Array:
-        """Return space for rows that are filled up to whole strips, and one more row."""
-        known = self._buffers.get(name)
+        """Return space for rows that are filled up to whole strips: 16 rows at a time, and one more."""
+        known, rows = self._buffers.get(name), -(-rows // 16) * 16
         if known is None or len(known) <= rows:
-            self._buffers[name] = known = aligned((max(2 * rows, 16), -(-width // constant("wide")) * constant("wide")))
+            self._buffers[name] = known = aligned((2 * rows + 1, -(-width // constant("wide")) * constant("wide")))
         return known
 
 
+def cache_class(precision: str) -> type[NativeKVCache]:
+    """Return the class of the K/V arrays."""
+    return ShortKVCache if precision in (FAST, FAST_CACHE) else NativeKVCache
+
+
+@cache
+def may_use_tiles() -> bool:
+    """Check whether this processor has AMX and the kernel lets this process use it."""
+    return bool(library().may_use_tiles())
+
+
+@cache
 def usable_cores() -> int:
     """Return how many cores this process may use at once: a container may have a quota, others a list of cores."""
     try:
@@ -147,4 +179,4 @@ def why_not_here(asked_for: bool | None = None) -> str:
         raise ValueError(f"{SWITCH} is {switch!r}, must be 0 or 1")
     if asked_for is False:
         return "switched off by native=False"
-    return f"not switched on by {SWITCH}=1" if asked_for is None and switch != "1" else problem()
+    return f"switched off by {SWITCH}=0" if asked_for is None and switch == "0" else problem()

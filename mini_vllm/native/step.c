@@ -8,6 +8,8 @@
        scores          queries                    keys, stored [head_dim][block_size]: WIDE tokens
        attention       softmax of the scores      values, stored [block_size][head_dim]: WIDE numbers of the head
 
+   K/V may be kept in 16 bits: whole numbers, and for each token and head a scale behind them.
+
    All threads run ``compute``; every loop over pieces is shared out (team.h). The rows of a buffer are filled up to whole
    strips (``padded``), and WIDE more numbers follow it, so that strips may reach beyond; these numbers are never used. */
 #include <math.h>
@@ -34,14 +36,16 @@ enum { WIDE = 2 * LANES, DEPTH = 128, TILE_ROWS = 32, MAX_HEAD_DIM = 256, MAX_BL
 #define INLINE static inline __attribute__((always_inline))
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int16_t shorts __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 /* A matrix [outs, ins] as strips [outs / WIDE][ins][WIDE], filled up with zeros. Numbers of 4 or 8 bits are packed as in
    MLX: a word holds 8 or 4 adjacent ins of one out. A number is then multiplied by the scale of its group, and the
    offset is added: [outs / WIDE][ins / group][scale, offset][WIDE]. */
 typedef struct { int outs, ins, bits, group; const void *numbers; const float *scales, *bias; } Matrix;
-typedef struct { Matrix qkv, o, gate_up, down; const float *norm, *mlp_norm, *qk_norm; float *pool; int window; } Layer;
+typedef struct { Matrix qkv, o, gate_up, down; const float *norm, *mlp_norm, *qk_norm; void *pool; int window; } Layer;
 typedef struct {
-    int num_layers, hidden, heads, kv_heads, head_dim, mlp, block_size;
+    int num_layers, hidden, heads, kv_heads, head_dim, mlp, block_size, in_16_bits, by_tiles; /* whether K/V have 16 bits; whether AMX multiplies */
     float eps, scale;
     const Layer *layers;
     Matrix embedding, head;
@@ -54,6 +58,7 @@ typedef struct {
     const int *wanted, *tables;              /* tokens whose logits are wanted, ascending; [num_requests][table_width] */
     const float *angles;                              /* of each position, [head_dim / 2] cosines, then as many sines */
     float *x, *h, *qkv, *gate_up, *logits;
+    uint32_t *x_tiles; /* as large as h */
     Tile *tiles, *last_tiles; /* space for num_tokens each; the last layer attends for the wanted tokens only */
     int *requests, num_tiles, num_last_tiles;
     int has_nan; /* whether the last layer's keys or values contain NaN; searched for if not every token is wanted */
@@ -92,15 +97,21 @@ INLINE vec exp_of(vec x) {
 
 /* ---- products */
 
+INLINE vec load(const int in_16_bits, const void *from, long index) {
+    if (!in_16_bits) return at((const float *)from + index);
+    return __builtin_convertvector(__builtin_convertvector(*(const shorts *)((const int16_t *)from + index), ints), vec);
+}
+
 /* out[rows][WIDE] += x[rows][depth] @ strip[depth][WIDE] */
-INLINE void multiply(const int rows, int depth, const float *x, long x_stride, const float *strip, long strip_stride,
-                     float *out, long out_stride) {
+INLINE void multiply(const int rows, const int in_16_bits, int depth, const float *x, long x_stride, const void *strip,
+                     long strip_stride, float *out, long out_stride) {
     const int split = rows >= 4 ? 1 : 4 / rows; /* few rows: more sums, as an addition waits for the last */
     vec sum[ROWS][2];
     UNROLL for (int i = 0; i < rows * split; i++) sum[i][0] = sum[i][1] = (vec){0};
     for (int k = 0; k + split <= depth; k += split)
         UNROLL for (int s = 0; s < split; s++) {
-            vec left = at(strip + (k + s) * strip_stride), right = at(strip + (k + s) * strip_stride + LANES);
+            long place = (k + s) * strip_stride;
+            vec left = load(in_16_bits, strip, place), right = load(in_16_bits, strip, place + LANES);
             UNROLL for (int row = 0; row < rows; row++) {
                 sum[row * split + s][0] += x[row * x_stride + k + s] * left;
                 sum[row * split + s][1] += x[row * x_stride + k + s] * right;
@@ -108,8 +119,8 @@ INLINE void multiply(const int rows, int depth, const float *x, long x_stride, c
         }
     for (int k = depth - depth % split; k < depth; k++)
         UNROLL for (int row = 0; row < rows; row++) {
-            sum[row * split][0] += x[row * x_stride + k] * at(strip + k * strip_stride);
-            sum[row * split][1] += x[row * x_stride + k] * at(strip + k * strip_stride + LANES);
+            sum[row * split][0] += x[row * x_stride + k] * load(in_16_bits, strip, k * strip_stride);
+            sum[row * split][1] += x[row * x_stride + k] * load(in_16_bits, strip, k * strip_stride + LANES);
         }
     UNROLL for (int row = 0; row < rows; row++)
         UNROLL for (int s = 0; s < split; s++) {
@@ -118,17 +129,29 @@ INLINE void multiply(const int rows, int depth, const float *x, long x_stride, c
         }
 }
 
-static void multiply_rows(int rows, int depth, const float *x, long x_stride, const float *strip, long strip_stride,
-                          float *out, long out_stride) {
+INLINE void multiply_all(const int in_16_bits, int rows, int depth, const float *x, long x_stride, const void *strip,
+                         long strip_stride, float *out, long out_stride) {
     for (; rows > 0; rows -= ROWS, x += ROWS * x_stride, out += ROWS * out_stride)
         switch (rows) {
-#define CASE(n) case n: multiply(n, depth, x, x_stride, strip, strip_stride, out, out_stride); break;
+#define CASE(n) case n: multiply(n, in_16_bits, depth, x, x_stride, strip, strip_stride, out, out_stride); break;
             CASE(1) CASE(2) CASE(3)
 #if defined(__AVX512F__) || defined(__aarch64__)
             CASE(4) CASE(5) CASE(6) CASE(7)
 #endif
-            default: multiply(ROWS, depth, x, x_stride, strip, strip_stride, out, out_stride);
+            default: multiply(ROWS, in_16_bits, depth, x, x_stride, strip, strip_stride, out, out_stride);
         }
+}
+
+typedef void Product(int rows, int depth, const float *x, long x_stride, const void *strip, long strip_stride, float *out,
+                     long out_stride);
+static void multiply_floats(int rows, int depth, const float *x, long x_stride, const void *strip, long strip_stride,
+                            float *out, long out_stride) {
+    multiply_all(0, rows, depth, x, x_stride, strip, strip_stride, out, out_stride);
+}
+
+static void multiply_shorts(int rows, int depth, const float *x, long x_stride, const void *strip, long strip_stride,
+                            float *out, long out_stride) {
+    multiply_all(1, rows, depth, x, x_stride, strip, strip_stride, out, out_stride);
 }
 
 /* Unpack words with numbers of ``bits`` into floats [count][WIDE]. */
@@ -157,10 +180,18 @@ static const float *unpack(const Matrix *m, int strip, int first, int count, flo
     return space;
 }
 
-/* out[rows, outs] = x[rows, ins] @ m.T + bias; with ``add``, that is added to what ``out`` holds. */
-static void project(const Matrix *m, const float *x, int rows, float *out, int add) {
+#include "amx.h"
+
+/* out[rows, outs] = x[rows, ins] @ m.T + bias; with ``add``, that is added to what ``out`` holds. With ``x_tiles``, there is
+   space for x in tiles. */
+static void project(const Matrix *m, const float *x, int rows, float *out, int add, uint32_t *x_tiles) {
     float space[DEPTH * WIDE] __attribute__((aligned(64)));
     long x_stride = padded(m->ins), out_stride = padded(m->outs);
+    int by_tiles = HAS_TILES && x_tiles && rows >= LEAST_ROWS && m->ins % 32 == 0;
+    if (by_tiles) {
+        FOR_PIECES(row, rows) split_row(x + row * x_stride, row, m->ins, x_tiles);
+        meet();
+    }
     FOR_PIECES(strip, out_stride / WIDE) {
         float *to = out + strip * WIDE;
         for (int row = 0; row < rows; row++)
@@ -170,7 +201,9 @@ static void project(const Matrix *m, const float *x, int rows, float *out, int a
             }
         for (int k = 0; k < m->ins; k += DEPTH) {
             int count = least(m->ins - k, DEPTH);
-            multiply_rows(rows, count, x + k, x_stride, unpack(m, strip, k, count, space), WIDE, to, out_stride);
+            const float *numbers = unpack(m, strip, k, count, space);
+            if (by_tiles) multiply_by_tiles(rows, count, x_tiles, k, m->ins, numbers, to, out_stride);
+            else multiply_floats(rows, count, x + k, x_stride, numbers, WIDE, to, out_stride);
         }
     }
     meet();
@@ -218,10 +251,31 @@ static int position_of(const Step *s, int request, int token) {
     return s->lengths[request] - (s->starts[request + 1] - token);
 }
 
+static long head_bytes(const Model *m) {
+    return (m->in_16_bits ? 2L * (m->head_dim + 2) : 4L * m->head_dim) * m->block_size; /* with the scales */
+}
+
 /* Return the keys of a block for a KV head; the values follow after those of all heads. */
-static float *keys_of(const Model *m, const Layer *layer, const Step *s, int request, int index, int kv_head) {
+static char *keys_of(const Model *m, const Layer *layer, const Step *s, int request, int index, int kv_head) {
     long block = s->tables[(long)request * s->table_width + index];
-    return layer->pool + (block * 2 * m->kv_heads + kv_head) * m->block_size * m->head_dim;
+    return (char *)layer->pool + (block * 2 * m->kv_heads + kv_head) * head_bytes(m);
+}
+
+/* The scales of a head's tokens, behind its numbers; without any, these are floats. */
+static float *scales_of(const Model *m, const char *head) { return (float *)(head + 2L * m->block_size * m->head_dim); }
+
+/* Write a token's numbers into a head of a block: from ``first`` on, ``stride`` apart. */
+static void write_head(const Model *m, char *head, int offset, const float *x, long first, long stride) {
+    float largest = 0, none = 0;
+    for (int i = 0; i < m->head_dim; i++) {
+        if (!m->in_16_bits) ((float *)head)[first + i * stride] = x[i];
+        largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+        none += 0 * x[i]; /* NaN if any number is NaN or infinite */
+    }
+    if (!m->in_16_bits) return;
+    float scale = scales_of(m, head)[offset] = largest / 32767 + none;
+    for (int i = 0; i < m->head_dim; i++)
+        ((int16_t *)head)[first + i * stride] = scale > 1e-30f ? x[i] / scale + (x[i] < 0 ? -0.5f : 0.5f) : 0;
 }
 
 /* Rotate queries and keys, and write keys and values into the blocks: keys [head_dim][block_size], so that a few of
@@ -246,10 +300,9 @@ static void rotate_and_write(const Model *m, const Layer *layer, Step *s, int se
         }
         for (int head = 0; head < m->kv_heads; head++) {
             const float *key = heads + (m->heads + head) * dim, *value = key + m->kv_heads * dim;
-            float *keys = keys_of(m, layer, s, request, position / m->block_size, head);
-            float *values = keys + (long)m->kv_heads * m->block_size * dim;
-            for (int i = 0; i < dim; i++) keys[(long)i * m->block_size + offset] = key[i];
-            memcpy(values + (long)offset * dim, value, dim * sizeof(float));
+            char *keys = keys_of(m, layer, s, request, position / m->block_size, head);
+            write_head(m, keys, offset, key, offset, m->block_size);
+            write_head(m, keys + m->kv_heads * head_bytes(m), offset, value, offset * dim, 1);
             if (search_nan)
                 for (int i = 0; i < dim; i++)
                     if (isnan(key[i]) || isnan(value[i])) s->has_nan = 1;
@@ -273,10 +326,17 @@ INLINE float soften(float *score, int from, int to, int size, float *top, float 
     return shrink;
 }
 
+static void scale_tokens(float *score, int rows, int stride, const float *scales, int count) {
+    for (int row = 0; row < rows; row++)
+        for (int i = 0; i < count; i++) score[row * stride + i] *= scales[i];
+}
+
 /* Attention of a tile's tokens, for the query heads that share a KV head: block by block, with a running softmax. */
 static void attend_tile(const Model *m, const Layer *layer, const Step *s, Tile tile, int kv_head, float *out) {
     int group = m->heads / m->kv_heads, rows = tile.num_tokens * group, dim = m->head_dim, size = m->block_size;
-    int dim_stride = padded(dim), size_stride = padded(size);
+    int dim_stride = padded(dim), size_stride = padded(size), width = m->in_16_bits ? 2 : 4;
+    long to_values = m->kv_heads * head_bytes(m);
+    Product *product = m->in_16_bits ? multiply_shorts : multiply_floats;
     float query[TILE_ROWS * MAX_HEAD_DIM], sum[TILE_ROWS * MAX_HEAD_DIM], score[TILE_ROWS * MAX_BLOCK];
     float top[TILE_ROWS], total[TILE_ROWS];
     for (int row = 0; row < rows; row++) {
@@ -290,18 +350,18 @@ static void attend_tile(const Model *m, const Layer *layer, const Step *s, Tile 
     int first = position_of(s, tile.request, tile.token), last = first + tile.num_tokens - 1;
     int start = layer->window && first >= layer->window ? (first - layer->window + 1) / size : 0;
     for (int index = start; index <= last / size; index++) {
-        const float *keys = keys_of(m, layer, s, tile.request, index, kv_head);
-        const float *values = keys + (long)m->kv_heads * size * dim;
+        const char *keys = keys_of(m, layer, s, tile.request, index, kv_head), *values = keys + to_values;
         if (index < last / size) { /* fetch the next block while this one is computed */
-            const float *next = keys_of(m, layer, s, tile.request, index + 1, kv_head);
-            for (int i = 0; i < size * dim; i += 16) {
+            const char *next = keys_of(m, layer, s, tile.request, index + 1, kv_head);
+            for (int i = 0; i < head_bytes(m); i += 64) {
                 __builtin_prefetch(next + i);
-                __builtin_prefetch(next + (long)m->kv_heads * size * dim + i);
+                __builtin_prefetch(next + to_values + i);
             }
         }
         memset(score, 0, sizeof(float) * rows * size_stride);
         for (int i = 0; i < size; i += WIDE)
-            multiply_rows(rows, dim, query, dim, keys + i, size, score + i, size_stride);
+            product(rows, dim, query, dim, keys + i * width, size, score + i, size_stride);
+        if (m->in_16_bits) scale_tokens(score, rows, size_stride, scales_of(m, keys), size);
         for (int row = 0; row < rows; row++) {
             int seen = first + row / group + 1 - index * size; /* tokens of this block up to the row's own */
             int from = layer->window ? seen - layer->window : 0;
@@ -311,8 +371,9 @@ static void attend_tile(const Model *m, const Layer *layer, const Step *s, Tile 
                 for (int i = 0; i < dim; i++) sum[row * dim_stride + i] *= shrink;
         }
         int count = least(last + 1 - index * size, size);
+        if (m->in_16_bits) scale_tokens(score, rows, size_stride, scales_of(m, values), count);
         for (int i = 0; i < dim; i += WIDE)
-            multiply_rows(rows, count, score, size_stride, values + i, dim, sum + i, dim_stride);
+            product(rows, count, score, size_stride, values + i * width, dim, sum + i, dim_stride);
     }
     for (int row = 0; row < rows; row++)
         for (int i = 0; i < dim; i++)
@@ -352,12 +413,14 @@ static void compute(void *of) {
     const Model *m = ((Work *)of)->model;
     Step *s = ((Work *)of)->step;
     int rows = s->num_tokens;
+    uint32_t *tiles = m->by_tiles ? s->x_tiles : 0;
+    if (tiles) begin_tiles();
     embed(&m->embedding, s);
     for (int i = 0; i < m->num_layers; i++) {
         const Layer *layer = m->layers + i;
         int is_last = i == m->num_layers - 1, some = s->num_wanted < s->num_tokens;
         normalise(s->x, layer->norm, rows, m->hidden, m->eps, s->h);
-        project(&layer->qkv, s->h, rows, s->qkv, 0);
+        project(&layer->qkv, s->h, rows, s->qkv, 0, tiles);
         rotate_and_write(m, layer, s, is_last && some);
         attend(m, layer, s, is_last ? s->last_tiles : s->tiles, is_last ? s->num_last_tiles : s->num_tiles);
         if (is_last && some) {
@@ -365,14 +428,15 @@ static void compute(void *of) {
             keep(s, s->h, m->heads * m->head_dim);
             rows = s->num_wanted;
         }
-        project(&layer->o, s->h, rows, s->x, 1);
+        project(&layer->o, s->h, rows, s->x, 1, tiles);
         normalise(s->x, layer->mlp_norm, rows, m->hidden, m->eps, s->h);
-        project(&layer->gate_up, s->h, rows, s->gate_up, 0);
+        project(&layer->gate_up, s->h, rows, s->gate_up, 0, tiles);
         swiglu(s->gate_up, rows, m->mlp, s->h);
-        project(&layer->down, s->h, rows, s->x, 1);
+        project(&layer->down, s->h, rows, s->x, 1, tiles);
     }
     normalise(s->x, m->norm, rows, m->hidden, m->eps, s->h);
-    project(&m->head, s->h, rows, s->logits, 0);
+    project(&m->head, s->h, rows, s->logits, 0, tiles);
+    if (tiles) end_tiles();
 }
 
 /* Divide the tokens into tiles; in the last layer, every wanted token is one. */
@@ -391,6 +455,8 @@ static void divide(const Model *m, Step *s) {
             s->last_tiles[last] = (Tile){s->requests[s->wanted[last]], s->wanted[last], 1};
     s->num_last_tiles = last;
 }
+
+#include "choose.h"
 
 const int wide = WIDE, tile_rows = TILE_ROWS, max_head_dim = MAX_HEAD_DIM, max_block = MAX_BLOCK;
 

@@ -28,8 +28,9 @@ class Layer(Structure):
 
 class Network(Structure):
     _fields_ = [("num_layers", c_int), ("hidden", c_int), ("heads", c_int), ("kv_heads", c_int), ("head_dim", c_int),
-                ("mlp", c_int), ("block_size", c_int), ("eps", c_float), ("scale", c_float), ("layers", POINTER(Layer)),
-                ("embedding", Matrix), ("head", Matrix), ("norm", c_void_p)]
+                ("mlp", c_int), ("block_size", c_int), ("in_16_bits", c_int), ("by_tiles", c_int), ("eps", c_float),
+                ("scale", c_float), ("layers", POINTER(Layer)), ("embedding", Matrix), ("head", Matrix),
+                ("norm", c_void_p)]
 
 
 #: What step.c multiplies without expanding it.
@@ -81,10 +82,10 @@ class Weights:
             module[name] = mx.array(rows).astype(dtype)
         self._released = []
 
-    def network(self, pools: list[int], block_size: int) -> Network:
+    def network(self, pools: list[int], **options: int) -> Network:
         """Return the struct of the whole network, with the address of each layer's K/V."""
         layers = (Layer * len(self._layers))(*(Layer(pool=pool, **layer) for pool, layer in zip(pools, self._layers)))
-        return Network(layers=layers, block_size=block_size, **self._rest)
+        return Network(layers=layers, **options, **self._rest)
 
     def _matrix(self, module: nn.Module) -> Matrix:
         bias = self._bias(module)

@@ -82,6 +82,7 @@ CONFIG = [
     ("enable_prefix_caching", [0, 1, None, "yes"], "must be True or False"),
     ("enable_lookahead", [0, 1, "yes"], "must be True, False or None"),
     ("native", [0, 1, "yes"], "must be True, False or None"),
+    ("precision", ["fastest", None, 1, True], "must be 'exact', 'fast', 'fast-products' or 'fast-cache'"),
     ("num_speculative_tokens", [-1, 1.5, None, "4", True], "must be a whole number, at least 0"),
     ("draft", [None, 5, ["ngram"]], "must be a str or a Path"),
 ]

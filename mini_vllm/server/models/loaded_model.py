@@ -120,7 +120,7 @@ def _make_engine(config: EngineConfig, parts: EngineParts | None, feed: NoTrace,
     """Make the engine. Raise MemoryLimitError before the KV cache is allocated if there is too little memory."""
     parts = parts or EngineParts()
     loaded = load_for(config, parts, tokenizer)
-    kv_bytes = kv_cache_bytes(config, loaded)
+    kv_bytes = kv_cache_bytes(config, loaded, parts)
     num_bytes = loaded.num_bytes + kv_bytes
     if max_bytes is not None and num_bytes > max_bytes:
         raise MemoryLimitError(f"it takes {loaded.num_bytes / 1e6:.0f} MB for weights and {kv_bytes / 1e6:.0f} MB for "

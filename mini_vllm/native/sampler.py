@@ -1,0 +1,51 @@
+"""The sampler beside the step in C: it chooses tokens in C too, with the same noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mini_vllm.backend import mx
+from mini_vllm.native.build import library
+from mini_vllm.native.runner import usable_cores
+from mini_vllm.native.weights import Array
+from mini_vllm.sampler import Sampler, noise_keys
+from mini_vllm.sampling.filters import drops_tokens, filter_scores
+from mini_vllm.sampling.logit_rules import column
+from mini_vllm.sampling.row import SamplerRow
+
+CHOICE = np.dtype([("temperature", np.float32), ("key", np.uint32, 2), ("token", np.int32), ("largest", np.float32)])
+
+
+class NativeSampler(Sampler):
+    """The same tokens as a Sampler's, unless two sums of score and noise are equal but for rounding. It is not lazy."""
+
+    def greedy(self, logits: mx.array) -> mx.array:
+        choices = np.zeros(len(logits), CHOICE)
+        return mx.array(_choose(logits, choices)["token"])
+
+    def draw(self, logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> mx.array:
+        return mx.array(self.choose(logits, rows, num_ahead)["token"])
+
+    def choose(self, logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> Array:
+        """Return each row's token and its largest logit, NaN if it contains one, as fields of an array."""
+        choices = np.zeros(len(rows), CHOICE)
+        drawn = [index for index, row in enumerate(rows) if row.params.temperature > 0]
+        if drawn:
+            choices["temperature"][drawn] = column([rows[index].params.temperature for index in drawn])[:, 0]
+            choices["key"][drawn] = noise_keys([rows[index] for index in drawn], num_ahead)
+        _choose(logits, choices)
+        filtered = [index for index in drawn if drops_tokens(rows[index])]
+        if filtered:
+            scores = filter_scores(logits[mx.array(filtered)].astype(mx.float32), [rows[index] for index in filtered])
+            again = choices[filtered]
+            again["temperature"] = 1
+            choices["token"][filtered] = _choose(scores, again)["token"]
+        return choices
+
+
+def _choose(logits: mx.array, choices: Array) -> Array:
+    numbers = np.ascontiguousarray(np.asarray(logits.astype(mx.float32)))
+    library().choose_tokens(numbers.ctypes, *numbers.shape, choices.ctypes, usable_cores())
+    return choices
