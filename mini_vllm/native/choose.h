@@ -90,5 +90,7 @@ static void choose_all(void *of) {
 }
 
 void choose_tokens(const float *logits, int num_rows, int size, Choice *choices, int num_threads) {
-    run_in_team(num_threads, choose_all, &(Choices){logits, num_rows, size, choices});
+    if (num_threads > 1) run_in_team(num_threads, choose_all, &(Choices){logits, num_rows, size, choices});
+    else
+        for (int row = 0; row < num_rows; row++) choose_token(logits + (long)row * size, size, choices + row);
 }

@@ -18,6 +18,10 @@ from mini_vllm.sampling.row import SamplerRow
 CHOICE = np.dtype([("temperature", np.float32), ("key", np.uint32, 2), ("token", np.int32), ("largest", np.float32)])
 
 
+#: For fewer logits than these it does not pay to wake the other threads.
+MANY_NUMBERS = 2 ** 17
+
+
 class NativeSampler(Sampler):
     """The same tokens as a Sampler's, unless two sums of score and noise are equal but for rounding. It is not lazy."""
 
@@ -47,5 +51,6 @@ class NativeSampler(Sampler):
 
 def _choose(logits: mx.array, choices: Array) -> Array:
     numbers = np.ascontiguousarray(np.asarray(logits.astype(mx.float32)))
-    library().choose_tokens(numbers.ctypes, *numbers.shape, choices.ctypes, usable_cores())
+    takes_long = choices["temperature"].any() and numbers.size > MANY_NUMBERS
+    library().choose_tokens(numbers.ctypes, *numbers.shape, choices.ctypes, usable_cores() if takes_long else 1)
     return choices
