@@ -37,6 +37,7 @@ enum { WIDE = 2 * LANES, DEPTH = 128, TILE_ROWS = 32, MAX_HEAD_DIM = 256, MAX_BL
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int16_t shorts __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 /* A matrix [outs, ins] as strips [outs / WIDE][ins][WIDE], filled up with zeros. Numbers of 4 or 8 bits are packed as in
@@ -70,10 +71,11 @@ INLINE vec at(const float *from) { return *(const vec *)from; }
 INLINE vec choose(ints condition, vec a, vec b) { return (vec)(((ints)a & condition) | ((ints)b & ~condition)); }
 INLINE vec larger(vec a, vec b) { return choose(a > b, a, b); }
 
-static float sum_of(vec x) {
-    float sum = 0;
-    for (int i = 0; i < LANES; i++) sum += x[i];
-    return sum;
+/* Four lanes at a time: an addition of single lanes waits for the last. */
+INLINE float sum_of(vec x) {
+    quad sum = {0};
+    for (int i = 0; i < LANES / 4; i++) sum += ((quad *)&x)[i];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 static float largest_of(vec x) {
