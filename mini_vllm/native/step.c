@@ -99,62 +99,65 @@ INLINE vec exp_of(vec x) {
 
 /* ---- products */
 
-INLINE vec load(const int in_16_bits, const void *from, long index) {
-    if (!in_16_bits) return at((const float *)from + index);
+/* out[rows][WIDE] += x[rows][depth] @ strip[depth][WIDE] */
+typedef struct {
+    int depth;
+    const float *x;
+    const void *strip;
+    float *out;
+    long x_stride, strip_stride, out_stride;
+    long ahead; /* bytes to the strip that is fetched meanwhile; none for WEIGHTS */
+} Product;
+enum { WEIGHTS, FLOATS, SHORTS }; /* what the strip is: weights, or K/V in 32 or 16 bits */
+
+INLINE vec load(const int kind, const void *from, long index) {
+    if (kind != SHORTS) return at((const float *)from + index);
     return __builtin_convertvector(__builtin_convertvector(*(const shorts *)((const int16_t *)from + index), ints), vec);
 }
 
-/* out[rows][WIDE] += x[rows][depth] @ strip[depth][WIDE] */
-INLINE void multiply(const int rows, const int in_16_bits, int depth, const float *x, long x_stride, const void *strip,
-                     long strip_stride, float *out, long out_stride) {
+INLINE void multiply(const int rows, const int kind, Product p) {
     const int split = rows >= 4 ? 1 : 4 / rows; /* few rows: more sums, as an addition waits for the last */
     vec sum[ROWS][2];
     UNROLL for (int i = 0; i < rows * split; i++) sum[i][0] = sum[i][1] = (vec){0};
-    for (int k = 0; k + split <= depth; k += split)
+    for (int k = 0; k + split <= p.depth; k += split)
         UNROLL for (int s = 0; s < split; s++) {
-            long place = (k + s) * strip_stride;
-            vec left = load(in_16_bits, strip, place), right = load(in_16_bits, strip, place + LANES);
+            long place = (k + s) * p.strip_stride;
+            vec left = load(kind, p.strip, place), right = load(kind, p.strip, place + LANES);
+            if (kind != WEIGHTS)
+                for (int i = 0; i < WIDE * (kind == SHORTS ? 2 : 4); i += 64)
+                    __builtin_prefetch((const char *)p.strip + place * (kind == SHORTS ? 2 : 4) + i + p.ahead);
             UNROLL for (int row = 0; row < rows; row++) {
-                sum[row * split + s][0] += x[row * x_stride + k + s] * left;
-                sum[row * split + s][1] += x[row * x_stride + k + s] * right;
+                sum[row * split + s][0] += p.x[row * p.x_stride + k + s] * left;
+                sum[row * split + s][1] += p.x[row * p.x_stride + k + s] * right;
             }
         }
-    for (int k = depth - depth % split; k < depth; k++)
+    for (int k = p.depth - p.depth % split; k < p.depth; k++)
         UNROLL for (int row = 0; row < rows; row++) {
-            sum[row * split][0] += x[row * x_stride + k] * load(in_16_bits, strip, k * strip_stride);
-            sum[row * split][1] += x[row * x_stride + k] * load(in_16_bits, strip, k * strip_stride + LANES);
+            sum[row * split][0] += p.x[row * p.x_stride + k] * load(kind, p.strip, k * p.strip_stride);
+            sum[row * split][1] += p.x[row * p.x_stride + k] * load(kind, p.strip, k * p.strip_stride + LANES);
         }
     UNROLL for (int row = 0; row < rows; row++)
         UNROLL for (int s = 0; s < split; s++) {
-            *(vec *)(out + row * out_stride) += sum[row * split + s][0];
-            *(vec *)(out + row * out_stride + LANES) += sum[row * split + s][1];
+            *(vec *)(p.out + row * p.out_stride) += sum[row * split + s][0];
+            *(vec *)(p.out + row * p.out_stride + LANES) += sum[row * split + s][1];
         }
 }
 
-INLINE void multiply_all(const int in_16_bits, int rows, int depth, const float *x, long x_stride, const void *strip,
-                         long strip_stride, float *out, long out_stride) {
-    for (; rows > 0; rows -= ROWS, x += ROWS * x_stride, out += ROWS * out_stride)
+INLINE void multiply_all(const int kind, int rows, Product p) {
+    for (; rows > 0; rows -= ROWS, p.x += ROWS * p.x_stride, p.out += ROWS * p.out_stride)
         switch (rows) {
-#define CASE(n) case n: multiply(n, in_16_bits, depth, x, x_stride, strip, strip_stride, out, out_stride); break;
+#define CASE(n) case n: multiply(n, kind, p); break;
             CASE(1) CASE(2) CASE(3)
 #if defined(__AVX512F__) || defined(__aarch64__)
             CASE(4) CASE(5) CASE(6) CASE(7)
 #endif
-            default: multiply(ROWS, in_16_bits, depth, x, x_stride, strip, strip_stride, out, out_stride);
+            default: multiply(ROWS, kind, p);
         }
 }
 
-typedef void Product(int rows, int depth, const float *x, long x_stride, const void *strip, long strip_stride, float *out,
-                     long out_stride);
-static void multiply_floats(int rows, int depth, const float *x, long x_stride, const void *strip, long strip_stride,
-                            float *out, long out_stride) {
-    multiply_all(0, rows, depth, x, x_stride, strip, strip_stride, out, out_stride);
-}
-
-static void multiply_shorts(int rows, int depth, const float *x, long x_stride, const void *strip, long strip_stride,
-                            float *out, long out_stride) {
-    multiply_all(1, rows, depth, x, x_stride, strip, strip_stride, out, out_stride);
-}
+static void multiply_weights(int rows, Product p) { multiply_all(WEIGHTS, rows, p); }
+static void multiply_floats(int rows, Product p) { multiply_all(FLOATS, rows, p); }
+static void multiply_shorts(int rows, Product p) { multiply_all(SHORTS, rows, p); }
 
 /* Unpack words with numbers of ``bits`` into floats [count][WIDE]. */
 INLINE void unpack_words(const int bits, const ints *word, const vec *scale, int group, int count, vec *to) {
@@ -205,7 +208,7 @@ static void project(const Matrix *m, const float *x, int rows, float *out, int a
             int count = least(m->ins - k, DEPTH);
             const float *numbers = unpack(m, strip, k, count, space);
             if (by_tiles) multiply_by_tiles(rows, count, x_tiles, k, m->ins, numbers, to, out_stride);
-            else multiply_floats(rows, count, x + k, x_stride, numbers, WIDE, to, out_stride);
+            else multiply_weights(rows, (Product){count, x + k, numbers, to, x_stride, WIDE, out_stride, 0});
         }
     }
     meet();
@@ -338,7 +341,7 @@ static void attend_tile(const Model *m, const Layer *layer, const Step *s, Tile 
     int group = m->heads / m->kv_heads, rows = tile.num_tokens * group, dim = m->head_dim, size = m->block_size;
     int dim_stride = padded(dim), size_stride = padded(size), width = m->in_16_bits ? 2 : 4;
     long to_values = m->kv_heads * head_bytes(m);
-    Product *product = m->in_16_bits ? multiply_shorts : multiply_floats;
+    void (*product)(int, Product) = m->in_16_bits ? multiply_shorts : multiply_floats;
     float query[TILE_ROWS * MAX_HEAD_DIM], sum[TILE_ROWS * MAX_HEAD_DIM], score[TILE_ROWS * MAX_BLOCK];
     float top[TILE_ROWS], total[TILE_ROWS];
     for (int row = 0; row < rows; row++) {
@@ -353,16 +356,10 @@ static void attend_tile(const Model *m, const Layer *layer, const Step *s, Tile 
     int start = layer->window && first >= layer->window ? (first - layer->window + 1) / size : 0;
     for (int index = start; index <= last / size; index++) {
         const char *keys = keys_of(m, layer, s, tile.request, index, kv_head), *values = keys + to_values;
-        if (index < last / size) { /* fetch the next block while this one is computed */
-            const char *next = keys_of(m, layer, s, tile.request, index + 1, kv_head);
-            for (int i = 0; i < head_bytes(m); i += 64) {
-                __builtin_prefetch(next + i);
-                __builtin_prefetch(next + to_values + i);
-            }
-        }
+        long ahead = keys_of(m, layer, s, tile.request, least(index + 1, last / size), kv_head) - keys;
         memset(score, 0, sizeof(float) * rows * size_stride);
         for (int i = 0; i < size; i += WIDE)
-            product(rows, dim, query, dim, keys + i * width, size, score + i, size_stride);
+            product(rows, (Product){dim, query, keys + i * width, score + i, dim, size, size_stride, ahead});
         if (m->in_16_bits) scale_tokens(score, rows, size_stride, scales_of(m, keys), size);
         for (int row = 0; row < rows; row++) {
             int seen = first + row / group + 1 - index * size; /* tokens of this block up to the row's own */
@@ -375,7 +372,7 @@ static void attend_tile(const Model *m, const Layer *layer, const Step *s, Tile 
         int count = least(last + 1 - index * size, size);
         if (m->in_16_bits) scale_tokens(score, rows, size_stride, scales_of(m, values), count);
         for (int i = 0; i < dim; i += WIDE)
-            product(rows, count, score, size_stride, values + i * width, dim, sum + i, dim_stride);
+            product(rows, (Product){count, score, values + i * width, sum + i, size_stride, dim, dim_stride, ahead});
     }
     for (int row = 0; row < rows; row++)
         for (int i = 0; i < dim; i++)
