@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -77,7 +77,7 @@ class Tokenizer:
         if longest_piece > MAX_PIECE_CHARS:
             raise TokenizerError(f"the longest entry of the vocabulary has {longest_piece} characters, must have at "
                                  f"most {MAX_PIECE_CHARS}")
-        with self._panics_told():
+        with panics_told():
             self._longest_token, self._lost_characters = longest_token(backend, longest_piece), lost_characters(backend)
 
     @property
@@ -99,8 +99,9 @@ class Tokenizer:
         tokenizer puts before and after a text are added.
         """
         try:
-            with self._panics_told():  # unlike ``encode``, this call lets other threads run
-                ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+            # Unlike ``encode``, this lets other threads run.
+            ids: list[int] = self._call(self._backend.encode_batch_fast, [text],
+                                        add_special_tokens=add_special_tokens)[0].ids
         except TypeError:
             raise TokenizerError(f"text is {reprlib.repr(text)}, must be a str without lone surrogates") from None
         if self._num_rows is not None and ids and max(ids) >= self._num_rows:
@@ -114,8 +115,7 @@ class Tokenizer:
         Bytes that are not UTF-8 become U+FFFD; ids outside the vocabulary are skipped.
         """
         try:
-            with self._panics_told():
-                text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+            text: str = self._call(self._backend.decode, token_ids, skip_special_tokens=skip_special_tokens)
         except (OverflowError, TypeError):
             raise TokenizerError(f"token ids are {reprlib.repr(token_ids)}, must be whole numbers from 0") from None
         return text
@@ -134,17 +134,16 @@ class Tokenizer:
         state: bytes = b"null" if self._backend.decoder is None else self._backend.decoder.__getstate__()
         return state
 
-    @contextlib.contextmanager
-    def _panics_told(self) -> Iterator[None]:
-        """Convert a panic into a TokenizerError, and raise one for every use after too many panics."""
+    def _call(self, function: Callable[..., Any], argument: object, **options: bool) -> Any:
+        """Call the library. A panic becomes a TokenizerError; after too many panics every use raises one."""
         if self._num_panics >= MAX_PANICS:
             raise TokenizerError(f"the tokenizer has failed {MAX_PANICS} times and is not used again")
         try:
+            return function(argument, **options)
+        except BaseException as error:
+            self._num_panics += type(error).__name__ == "PanicException"
             with panics_told():
-                yield
-        except TokenizerError:
-            self._num_panics += 1
-            raise
+                raise
 
     def is_special(self, text: str) -> bool:
         """Check whether ``text`` is a special token, which ``decode`` leaves out."""
