@@ -16,8 +16,10 @@ K/V only into slots whose tokens do not count as computed. These slots are overw
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -28,6 +30,7 @@ from mini_vllm.fast.compiled import compiled_on_gpu
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.native.sampler import NativeSampler
+from mini_vllm.native.weights import Array
 from mini_vllm.request import Request
 from mini_vllm.sampler import Sampler
 from mini_vllm.sampling.row import SamplerRow
@@ -49,6 +52,9 @@ class ChosenTokens:
         """Start computing the tokens on the device, without waiting."""
         mx.async_eval(self.token_ids, self.largest)
 
+    def end(self) -> None:
+        """Wait until nothing is written any more, if another thread computes the tokens."""
+
     def wait(self) -> list[int]:
         """Wait for the tokens and return them.
 
@@ -64,9 +70,39 @@ class ChosenTokens:
         return cast(list[int], self.token_ids.tolist())
 
 
-def choose_tokens(sampler: Sampler, logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> ChosenTokens:
+class StartedTokens(ChosenTokens):
+    """Tokens that are chosen when another thread has computed their logits."""
+
+    def __init__(self, logits: Future[Array], choose: Callable[[Array], Array]) -> None:
+        self._logits, self._choose = logits, choose
+
+    @cached_property
+    def _choices(self) -> Array:
+        return self._choose(self._logits.result())
+
+    @property
+    def token_ids(self) -> mx.array:
+        return mx.array(self._choices["token"])
+
+    @property
+    def largest(self) -> mx.array:
+        return mx.array(self._choices["largest"][:, None])
+
+    def begin(self) -> None:
+        """Do nothing: the thread has begun."""
+
+    def end(self) -> None:
+        self._logits.exception()
+
+
+def choose_tokens(sampler: Sampler, logits: mx.array | Future[Array], rows: Sequence[SamplerRow], num_ahead: int = 0
+                  ) -> ChosenTokens:
     """Choose a token for each row. The rows' parameters must be plain (``is_plain``). Nothing is computed yet,
     except by a NativeSampler."""
+    if isinstance(logits, Future):
+        if isinstance(sampler, NativeSampler):
+            return StartedTokens(logits, sampler.choosing(rows, num_ahead))
+        logits = mx.array(logits.result())
     if isinstance(sampler, NativeSampler):
         choices = sampler.choose(logits, rows, num_ahead)
         return ChosenTokens(mx.array(choices["token"]), mx.array(choices["largest"][:, None]))
@@ -175,6 +211,7 @@ class LookAhead:
         ahead, self.pending = self.pending, None
         if ahead is not None:
             self.num_dropped += 1
+            ahead.chosen.end()
             slots = slot_mapping(ahead.block_tables, np.array(ahead.context_lens) - 1, range(len(ahead.requests) + 1),
                                  self._kv_cache.block_size)
             self._runner.cache.clear_slots(slots)

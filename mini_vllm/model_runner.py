@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -93,7 +94,7 @@ class ModelRunner:
         return self._logits(token_ids, batch, [i for i, r in enumerate(requests) if r.needs_logits])
 
     def step_ahead(self, token_ids: mx.array, block_tables: Sequence[Sequence[int]],
-                   context_lens: Sequence[int]) -> mx.array:
+                   context_lens: Sequence[int]) -> mx.array | Future[Any]:
         """Return the logits of a step of one token per request, while these tokens are still being computed."""
         batch = Batch.of(block_tables, context_lens, [1] * len(context_lens))
         return self._logits(token_ids, batch, range(len(context_lens)))

@@ -597,7 +597,7 @@ def test_when_one_sample_fails_tokens_text_and_logprobs_of_the_others_agree(load
 @pytest.mark.parametrize("lookahead", [True, False])
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
 def test_ctrl_c_in_a_step_leaves_nothing_that_was_not_computed(loaded, monkeypatch, at, lookahead):
-    llm, fresh = make_llm(loaded, enable_lookahead=lookahead), make_llm(loaded)
+    llm, fresh = make_llm(loaded, enable_lookahead=lookahead, native=False), make_llm(loaded)
     prompt = random_prompts(1, seed=11)[0][:11]
     wanted = fresh.generate([prompt], GREEDY)[0].token_ids
     real, num_calls = llm.engine.runner._logits, 0
@@ -615,6 +615,24 @@ def test_ctrl_c_in_a_step_leaves_nothing_that_was_not_computed(loaded, monkeypat
     assert llm.engine.kv_cache.block_pool.get_usage() == 0.0
     longer = prompt + wanted[:5]
     assert llm.generate([longer], GREEDY)[0].token_ids == fresh.generate([longer], GREEDY)[0].token_ids
+
+
+@pytest.mark.without_drafts("looks at look-ahead, which drafts replace")
+def test_ctrl_c_when_a_step_has_begun_leaves_nothing_of_it(loaded, monkeypatch):
+    llm, fresh = make_llm(loaded, enable_lookahead=True), make_llm(loaded)
+    prompts = random_prompts(4, seed=11)
+    real = llm.engine.runner.step_ahead
+
+    def step_ahead(*arguments):
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(llm.engine.runner, "step_ahead", step_ahead)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(prompts, GREEDY)
+    monkeypatch.undo()
+    outputs = [[output.token_ids for output in each.generate(prompts, GREEDY)] for each in (llm, fresh)]
+    assert outputs[0] == outputs[1] and llm.engine.kv_cache.block_pool.get_usage() == 0.0
 
 
 def test_ctrl_c_in_the_step_that_ends_an_outgrown_request_does_not_lose_its_end(loaded, monkeypatch):

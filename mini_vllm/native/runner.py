@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import Structure, c_int, c_void_p
 from functools import cache
 from pathlib import Path
@@ -89,11 +90,27 @@ class NativeRunner(ModelRunner):
         self._angles = np.zeros((0, model.config.head_dim), np.float32)
         self._buffers: dict[str, Array] = {}
         self._num_threads = usable_cores()
+        self._thread = ThreadPoolExecutor(1, "mini-vllm step")  # it starts with its first step
+        self._ahead: Future[Array] | None = None
 
     def _logits(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int]) -> mx.array:
         return self._logits_of_tokens(token_ids, batch, [batch.query_starts[request + 1] - 1 for request in wanted])
 
     def _logits_of_tokens(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int]) -> mx.array:
+        if self._ahead is not None:
+            self._ahead.exception()  # wait: Ctrl-C may have left it alone
+        return mx.array(self._compute(np.ascontiguousarray(token_ids, np.int32), batch, wanted))
+
+    def step_ahead(self, token_ids: mx.array, block_tables: Sequence[Sequence[int]],
+                   context_lens: Sequence[int]) -> Future[Array]:
+        """Begin a step of one token per request in another thread. Its logits are kept until the next step begins."""
+        batch = Batch.of(block_tables, context_lens, [1] * len(context_lens))
+        ids = np.ascontiguousarray(token_ids, np.int32)
+        self._ahead = self._thread.submit(self._compute, ids, batch, range(len(ids)))
+        return self._ahead
+
+    def _compute(self, token_ids: Array, batch: Batch, wanted: Sequence[int]) -> Array:
+        """Return logits in memory that the next step writes to."""
         config, num_tokens, longest = self.model.config, token_ids.size, max(batch.context_lens)
         if longest > len(self._angles):
             self._angles = self._angles_of(np.arange(max(longest, 2 * len(self._angles), 256)))
@@ -104,7 +121,7 @@ class NativeRunner(ModelRunner):
             row[:len(known)] = known
         widest = max(config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
         num_heads = config.num_heads + 2 * config.num_kv_heads
-        arrays = [np.asarray(token_ids, np.int32), np.asarray(batch.query_starts, np.int32),
+        arrays = [token_ids, np.asarray(batch.query_starts, np.int32),
                   np.asarray(batch.context_lens, np.int32), np.asarray(wanted, np.int32), tables, self._angles,
                   self._buffer("x", num_tokens, config.hidden_size), self._buffer("h", num_tokens, widest),
                   self._buffer("qkv", num_tokens, num_heads * config.head_dim),
@@ -116,7 +133,7 @@ class NativeRunner(ModelRunner):
         self._run(ctypes.byref(self._network), ctypes.byref(step), self._num_threads)
         if step.has_nan:
             raise ValueError("keys or values contain NaN")
-        return mx.array(self._buffers["logits"][:len(wanted), :config.vocab_size])
+        return self._buffers["logits"][:len(wanted), :config.vocab_size]
 
     def _angles_of(self, positions: Array) -> Array:
         angles = positions[:, None].astype(np.float32) * self._frequencies

@@ -107,6 +107,10 @@ def make_parser() -> argparse.ArgumentParser:
     seeds.add_argument("--num-tokens", type=at_least_one, default=400, help="of each request (default: %(default)s)")
     Drawing.add_arguments(seeds)
     seeds.set_defaults(temperature=0.8)
+    precision = names.add_parser("precision")
+    precision.add_argument("--model", action="append", help="default: tiny-tales, and smollm2 if it has been pulled")
+    precision.add_argument("--texts", type=at_least_one, default=8, metavar="N", help="(default: %(default)s)")
+    precision.add_argument("--num-tokens", type=at_least_one, default=300, help="of each text (default: %(default)s)")
     stall = names.add_parser("stall")
     stall.add_argument("--model", default="tiny-tales")
     router = names.add_parser("router")
@@ -180,6 +184,9 @@ def run(arguments: argparse.Namespace) -> None:
             from measure.seeds import print_seeds
             print_seeds(arguments.model, arguments.num_tokens, Drawing.from_arguments(arguments),
                         **quick(num_requests=4))
+        case "precision":
+            from measure.precision import print_precision
+            print_precision(arguments.model, 1 if arguments.quick else arguments.texts, arguments.num_tokens)
         case "stall":
             from measure.stall import print_stall
             print_stall(arguments.model, **quick(num_rounds=1, num_tokens=120))

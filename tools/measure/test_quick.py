@@ -5,6 +5,9 @@ import json
 import pytest
 
 from measure.__main__ import main, make_parser
+from mini_vllm.native.build import problem
+
+native = pytest.mark.skipif(bool(problem()), reason=problem())
 
 
 @pytest.mark.parametrize("name, told", [("allocator", "times as long as with 300"),
@@ -12,6 +15,7 @@ from measure.__main__ import main, make_parser
                                         ("queries", "8 × 8"), ("drafts", "share of a plain step"),
                                         ("structured", "times as long as one of free text"),
                                         ("parts", "norms, rope"), ("pool", "8 decoding"),
+                                        pytest.param("precision", "perplexity", marks=native),
                                         ("router", "cache-aware")])
 def test_a_quick_run_prints_what_a_whole_one_does_and_says_that_it_is_none(name, told, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["benchmark", name, "--quick"])
