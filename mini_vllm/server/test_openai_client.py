@@ -17,7 +17,7 @@ PROMPT = "Once upon a time there was a king"
 
 @pytest.fixture(scope="module")
 def server(writer, talker):
-    with running(settings_for(writer, talker)) as server:
+    with running(settings_for(writer, talker, sizes={"native": False})) as server:  # so slow that a stream has pieces
         yield server
 
 

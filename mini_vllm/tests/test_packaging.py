@@ -139,11 +139,13 @@ def test_a_wheel_holds_the_model_the_page_the_kernels_the_recorded_traces_and_th
     assert any(name.endswith("index.html") for name in page)
     kernels = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mini_vllm/gpu/kernels/sources").glob("*.h")}
     assert any(name.endswith("decode.h") for name in kernels)
+    native = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mini_vllm/native").glob("*.[ch]")}
+    assert "mini_vllm/native/step.c" in native
     traces = {path.relative_to(ROOT).as_posix() for path in (ROOT / "course/goodput/recorded").glob("*.json")}
     assert any(name.endswith("chats.json") for name in traces)
     others = {name for name in wheel.namelist() if not name.endswith(".py") and ".dist-info/" not in name}
     assert {name for name in others if not name.startswith(COURSE)} == {
-        "mini_vllm/py.typed", "mini_vllm/native/step.c", "mini_vllm/native/team.h", *assets, *page, *kernels, *traces}
+        "mini_vllm/py.typed", *native, *assets, *page, *kernels, *traces}
 
 
 def test_a_wheel_holds_the_course(wheel):
