@@ -12,6 +12,7 @@ from mini_vllm.backend import mx, nn
 from mini_vllm.conftest import ARCHITECTURES, SHAPE, examples
 from mini_vllm.lookahead import choose_tokens
 from mini_vllm.model_runner import ModelRunner, RequestStep
+from mini_vllm.models.network import SideBySide
 from mini_vllm.models.random_model import make_random
 from mini_vllm.native import build
 from mini_vllm.native.build import problem
@@ -82,6 +83,18 @@ def test_logits_agree(name):
 def test_packed_weights_give_the_same_logits(bits):
     for seed in range(examples(3)):
         compare(network("qwen3", bits), 16, seed)
+
+
+def test_matrices_that_are_packed_in_different_ways_keep_their_biases():
+    model = make_random({**SHAPE, **SHAPES["qwen2"]}).model
+    for layer in model.model.layers:
+        whole, parts = layer.self_attn.qkv_proj, []
+        for rows, bits in ((slice(0, 64), 4), (slice(64, None), 3)):
+            part = nn.Linear(SHAPE["hidden_size"], 1)
+            part.weight, part.bias = whole.weight[rows], whole.bias[rows]
+            parts.append(part.to_quantized(32, bits))
+        layer.self_attn.qkv_proj = SideBySide(parts)
+    compare(model, 16, 0)
 
 
 def tile_tolerance():

@@ -110,9 +110,11 @@ class Weights:
         return address
 
     def _bias(self, module: nn.Module) -> int | None:
-        if "bias" not in module:
+        parts = module.parts if isinstance(module, SideBySide) else [module]
+        if not any("bias" in part for part in parts):
             return None
-        bias = np.array(module.bias.astype(mx.float32))
+        bias = np.concatenate([np.array(part.bias.astype(mx.float32)) if "bias" in part else
+                               np.zeros(len(part.weight), np.float32) for part in parts])
         return self._keep(np.pad(bias, (0, -len(bias) % self._wide)))
 
     def _strips(self, array: mx.array) -> Array:
