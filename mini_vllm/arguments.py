@@ -87,9 +87,9 @@ def add_quick_option(parser: argparse.ArgumentParser) -> None:
                         "mlx-lm unless --arm names it")
 
 
-def add_arm_option(parser: argparse.ArgumentParser, *arms: str) -> None:
-    parser.add_argument("--arm", action="append", choices=arms, help="what to measure; may be given several times "
-                        f"(default: {', '.join(arms)})")
+def add_arm_option(parser: argparse.ArgumentParser, *arms: str, others: Sequence[str] = ()) -> None:
+    parser.add_argument("--arm", action="append", choices=(*arms, *others),
+                        help=f"what to measure; may be given several times (default: {', '.join(arms)})")
 
 
 def chosen_arms(arguments: argparse.Namespace, *arms: str) -> list[str]:

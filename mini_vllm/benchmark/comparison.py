@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from mini_vllm.benchmark.cpu_time import CpuReading, process_cpu_s, read_cpu
 from mini_vllm.benchmark.drawing import GREEDY, Drawing
 from mini_vllm.benchmark.machine_noise import Noise, NoiseWatch
 from mini_vllm.benchmark.mlx_lm_peer import load_peer, serve_by_peer
+from mini_vllm.benchmark.peers.process import Peer
 from mini_vllm.benchmark.request_times import OnToken
 from mini_vllm.benchmark.results import ARMS, BATCHED, DRAFTED, PEER, BenchmarkResult, median_of
 from mini_vllm.benchmark.speculation import NUM_ROUNDS, check_draft
@@ -24,16 +26,19 @@ class Comparison:
     """Serves a workload, and holds the results of every arm in every round."""
 
     def __init__(self, loaded: LoadedModel, workload: Workload, arms: Iterable[str] = ARMS, drawing: Drawing = GREEDY,
-                 watch: NoiseWatch | None = None, draft: Settings | None = None) -> None:
+                 watch: NoiseWatch | None = None, draft: Settings | None = None,
+                 others: Mapping[str, Peer] | None = None) -> None:
         """Create a comparison. With the settings ``draft``, our batching is also measured with drafts.
 
+        ``others`` maps arms to engines in processes of their own.
         Raise ValueError for an unknown arm, or a draft model that does not fit.
         """
         self.loaded, self.workload, self.drawing = loaded, workload, drawing
-        self.arms = list(arms)
-        unknown = [arm for arm in self.arms if arm not in ARMS]
+        self.arms, self._others = list(arms), others or {}
+        known = (*ARMS, *self._others)
+        unknown = [arm for arm in self.arms if arm not in known]
         if unknown or not self.arms:
-            raise ValueError(f"there is no arm {unknown[0]!r}, only {', '.join(ARMS)}" if unknown else
+            raise ValueError(f"there is no arm {unknown[0]!r}, only {', '.join(known)}" if unknown else
                              "no arm is given")
         self._drafting = replace(workload, settings={**workload.settings, **(draft or {})})
         if draft:
@@ -42,11 +47,17 @@ class Comparison:
         #: The arm that is compared with the others.
         self.ours = DRAFTED if draft else BATCHED
         self._peer = load_peer(loaded)[0] if PEER in self.arms else None
-        self._watch = NoiseWatch() if watch is None else watch
+        self._watch = NoiseWatch(self._read_cpu) if watch is None else watch
         #: One dict per round, by arm.
         self._taken: list[dict[str, BenchmarkResult]] = []
         #: The tokens of the first arm in the first round: the others are compared with them.
         self._token_ids: list[list[int]] | None = None
+
+    def _read_cpu(self) -> CpuReading:
+        """Read the clocks, and count the processes of the other engines as ours."""
+        reading = read_cpu()
+        return replace(reading, own_s=reading.own_s + sum(process_cpu_s(other.process_id) or 0.0
+                                                          for other in self._others.values()))
 
     def serve_round(self, on_token: OnToken) -> None:
         of_round = {}
@@ -62,6 +73,8 @@ class Comparison:
         self._taken.append(of_round)
 
     def _serve(self, arm: str, on_token: OnToken) -> tuple[BenchmarkResult, list[list[int]]]:
+        if arm in self._others:
+            return self._others[arm].serve(self.workload, on_token)
         if arm != PEER:
             workload = self._drafting if arm == DRAFTED else self.workload
             return serve(self.loaded, workload, arm, on_token, self.drawing)

@@ -71,6 +71,15 @@ def stolen_share(earlier: CpuReading, later: CpuReading) -> float:
     return max(later.stolen_s - earlier.stolen_s, 0.0) / seconds
 
 
+def process_cpu_s(process_id: int) -> float | None:
+    """Return the CPU time that a process has used so far; None if the system does not tell."""
+    try:
+        fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def my_cores() -> Collection[int]:
     """Return the cores that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mini_vllm.benchmark.machine import describe_machine
 from mini_vllm.benchmark.machine_noise import MARK, Noise
-from mini_vllm.benchmark.results import ARMS, DRAFTED, BenchmarkResult
+from mini_vllm.benchmark.results import ARMS, DRAFTED, LLAMA, VLLM_TYPES, BenchmarkResult
 from mini_vllm.benchmark.tables import SpeedUps
 from mini_vllm.checks import writable_file
 from mini_vllm.extras import install_line
@@ -35,6 +35,8 @@ INK = PAINTS["ink"].light
 LOOKS = dict(zip(ARMS, (Look(PAINTS["null"].light, "", "o"), Look(PAINTS[request_paint(0)].light, "", "s"),
                         Look(PAINTS[request_paint(1)].light, "////", "^"))))
 LOOKS[DRAFTED] = Look(PAINTS[request_paint(2)].light, "....", "D")
+LOOKS |= {arm: Look(PAINTS[request_paint(number)].light, hatch, mark) for number, (arm, hatch, mark) in enumerate(
+    zip((*VLLM_TYPES, LLAMA), ("\\\\\\\\", "xxxx", "oo"), "vP*"), 3)}
 
 
 class Panel(NamedTuple):

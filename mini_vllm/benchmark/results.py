@@ -8,6 +8,11 @@ from dataclasses import asdict, dataclass, field
 
 ONE_AT_A_TIME, BATCHED, PEER = "one at a time", "mini_vllm", "mlx-lm"
 ARMS = (ONE_AT_A_TIME, BATCHED, PEER)
+#: Engines that run in environments of their own. vLLM has an arm per type of its numbers.
+VLLM_TYPES = {"vLLM float32": "float32", "vLLM bfloat16": "bfloat16"}
+LLAMA = "llama.cpp"
+#: Arms that compute in another precision than ours, and so may choose other tokens.
+ROUNDED = ("vLLM bfloat16", LLAMA)
 #: Our batching a second time, with drafts; and its name in tables, which have little room.
 DRAFTED = "mini_vllm with drafts"
 SHORT_NAMES = {DRAFTED: "with drafts"}
@@ -30,10 +35,10 @@ class BenchmarkResult:
     between_tokens_s: dict[int, float]
     #: The worst time between two tokens of a request while a later one waited for its first token; 0 without such.
     worst_gap_beside_prompt_s: float
-    #: The average fraction of the held K/V memory that contains no token.
-    kv_waste: float
-    #: The fraction of all computed token rows that no request asked for.
-    padding: float
+    #: The average fraction of the held K/V memory that contains no token; None if the engine does not tell.
+    kv_waste: float | None
+    #: The fraction of all computed token rows that no request asked for; None if the engine does not tell.
+    padding: float | None
     num_preemptions: int = 0
     #: Tokens computed a second time after a preemption.
     num_recomputed_tokens: int = 0

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from mini_vllm.benchmark.machine_noise import MARK, Noise
-from mini_vllm.benchmark.results import BATCHED, BenchmarkResult
+from mini_vllm.benchmark.results import BATCHED, ROUNDED, BenchmarkResult
 
 #: Workload → arm → how many times as fast our batching was; and the same round by round.
 SpeedUps = Mapping[str, Mapping[str, float]]
@@ -28,15 +28,20 @@ def format_memory(results: Sequence[BenchmarkResult]) -> str:
     """Format the arms of one workload, one line each: the duration, and the memory and computation that were wasted."""
     lines = [f"{'':<13} {'':>8} {'KV memory':>11} {'rows that':>12}",
              f"{'':<13} {'seconds':>8} {'held empty':>11} {'are padding':>12} {'preemptions':>12}"]
-    lines += [f"{result.short_name:<13} {result.seconds:>8.2f} {result.kv_waste:>11.0%} {result.padding:>12.0%} "
-              f"{result.num_preemptions:>12}" for result in results]
+    for result in results:
+        cells = ["-"] * 3
+        if result.kv_waste is not None and result.padding is not None:
+            cells = [f"{result.kv_waste:.0%}", f"{result.padding:.0%}", str(result.num_preemptions)]
+        lines.append(f"{result.short_name:<13} {result.seconds:>8.2f} {cells[0]:>11} {cells[1]:>12} {cells[2]:>12}")
     return "\n".join(lines)
 
 
 def format_agreement(results: Sequence[BenchmarkResult]) -> str:
     """Say whether the arms produced the same tokens as the first one."""
+    bug = "THIS IS A BUG, or a near-tie in half precision"
     lines = [f"{result.arm} produced different tokens for {result.num_different} of {result.num_requests} requests: "
-             "THIS IS A BUG, or a near-tie in half precision." for result in results if result.num_different]
+             f"{'it computes in another precision' if result.arm in ROUNDED else bug}."
+             for result in results if result.num_different]
     lines += [f"{result.arm} draws other random tokens, so its tokens are not compared." for result in results
               if result.num_different is None]
     same = [result.arm for result in results if result.num_different == 0]

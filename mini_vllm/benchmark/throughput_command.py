@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 from mini_vllm.arguments import QUICK, chosen_arms, draft_settings
 from mini_vllm.backend import blas
@@ -13,9 +14,10 @@ from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, CHEAP_ROUNDS, Comparis
 from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.machine_noise import Noise, look_around, print_if_any
 from mini_vllm.benchmark.mlx_lm_peer import has_peer, without_peer
+from mini_vllm.benchmark.peers.process import check_pythons, started
 from mini_vllm.benchmark.plot import check_plot, plot_results
 from mini_vllm.benchmark.result_file import Results
-from mini_vllm.benchmark.results import BATCHED, DRAFTED, ONE_AT_A_TIME, PEER, BenchmarkResult
+from mini_vllm.benchmark.results import BATCHED, DRAFTED, LLAMA, ONE_AT_A_TIME, PEER, VLLM_TYPES, BenchmarkResult
 from mini_vllm.benchmark.workloads import WORKLOADS, Settings, make_workload
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.llm import progress_bar
@@ -24,7 +26,9 @@ from mini_vllm.models.random_model import load_random
 from mini_vllm.native.advice import tell_slow_blas
 from mini_vllm.terminal import fold
 
-ARM_OPTIONS = {"one": ONE_AT_A_TIME, "ours": BATCHED, "mlx-lm": PEER}
+#: The values of ``--arm``, and the arms that each measures.
+ARM_OPTIONS = {"one": (ONE_AT_A_TIME,), "ours": (BATCHED,), "mlx-lm": (PEER,), "vllm": tuple(VLLM_TYPES),
+               "llama.cpp": (LLAMA,)}
 DEFAULT_WORKLOADS = ["decode-16", "nano-16", "mixed-64", "long-arrival"]
 QUICK_WORKLOADS = ["decode-16"]
 
@@ -36,22 +40,25 @@ def run_throughput(arguments: argparse.Namespace) -> int:
     """
     names = arguments.workload or (QUICK_WORKLOADS if arguments.quick else DEFAULT_WORKLOADS)
     names = list(WORKLOADS) if "all" in names else names
-    arms = [ARM_OPTIONS[arm] for arm in chosen_arms(arguments, *ARM_OPTIONS)]
+    chosen = chosen_arms(arguments, "one", "ours", "mlx-lm")
+    arms = [arm for option, measured in ARM_OPTIONS.items() if option in chosen for arm in measured]
     if PEER in arms and not arguments.arm and not has_peer():  # if it was requested by name, its absence is an error
         arms.remove(PEER)
         print(without_peer(), file=sys.stderr)
     drawing, draft = _check(arguments, arms)
+    check_pythons(_pythons(arguments), chosen)
     with Results(arguments) as saved:
-        results, ratios, noise, model = _measure(arguments, names, arms, drawing, draft)
-        saved.save({**tables.as_dict(model, results, ratios, noise), **draft})
+        results, ratios, noise, model, peers = _measure(arguments, names, arms, drawing, draft)
+        saved.save({**tables.as_dict(model, results, ratios, noise), **draft, **({"peers": peers} if peers else {})})
     if arguments.plot:
         plot_results(results, model, arguments.plot, tables.medians(ratios), noise)
     return 0
 
 
 def _measure(arguments: argparse.Namespace, names: list[str], arms: list[str], drawing: Drawing, draft: Settings
-             ) -> tuple[list[BenchmarkResult], dict[str, dict[str, list[float]]], dict[str, Noise], str]:
-    """Return results, ratios and noise of each workload, and the model's name."""
+             ) -> tuple[list[BenchmarkResult], dict[str, dict[str, list[float]]], dict[str, Noise], str,
+                        dict[str, dict[str, Any]]]:
+    """Return results, ratios and noise of each workload, the model's name, and the other engines' versions by arm."""
     if arguments.quick:
         print(QUICK)
     loaded = load_random(arguments.random) if arguments.random else load(arguments.model)
@@ -63,14 +70,19 @@ def _measure(arguments: argparse.Namespace, names: list[str], arms: list[str], d
     results: list[BenchmarkResult] = []
     ratios: dict[str, dict[str, list[float]]] = {}
     noise: dict[str, Noise] = {}
-    for workload in workloads:
-        print(f"\n{fold(f'{workload.name}: {workload.about}')}", flush=True)
-        comparison = Comparison(loaded, workload, arms, drawing, draft=draft)
-        _serve_rounds(comparison, arguments.rounds or (1 if arguments.quick else None))
-        results += comparison.results()
-        ratios[workload.name], noise[workload.name] = comparison.ratios(), comparison.noise()
-        print(fold(_report(comparison, has_choice=arguments.rounds is None and not arguments.quick)), flush=True)
-    return results, ratios, noise, loaded.name
+    with started(loaded, workloads, arms, _pythons(arguments)) as peers:
+        for workload in workloads:
+            print(f"\n{fold(f'{workload.name}: {workload.about}')}", flush=True)
+            comparison = Comparison(loaded, workload, arms, drawing, draft=draft, others=peers)
+            _serve_rounds(comparison, arguments.rounds or (1 if arguments.quick else None))
+            results += comparison.results()
+            ratios[workload.name], noise[workload.name] = comparison.ratios(), comparison.noise()
+            print(fold(_report(comparison, has_choice=arguments.rounds is None and not arguments.quick)), flush=True)
+    return results, ratios, noise, loaded.name, {arm: peer.about for arm, peer in peers.items()}
+
+
+def _pythons(arguments: argparse.Namespace) -> dict[str, Path | None]:
+    return {"vllm": arguments.vllm_python, "llama.cpp": arguments.llama_python}
 
 
 def _check(arguments: argparse.Namespace, arms: list[str]) -> tuple[Drawing, Settings]:
@@ -83,7 +95,10 @@ def _check(arguments: argparse.Namespace, arms: list[str]) -> tuple[Drawing, Set
     EngineConfig(**draft)
     if draft and BATCHED not in arms:
         raise ValueError("--draft needs --arm ours")
-    return Drawing.from_arguments(arguments), draft
+    drawing = Drawing.from_arguments(arguments)
+    if not drawing.is_greedy and {*VLLM_TYPES, LLAMA} & set(arms):
+        raise ValueError(f"--temperature is {drawing.temperature:g}, but --arm vllm and --arm llama.cpp are greedy")
+    return drawing, draft
 
 
 def _serve_rounds(comparison: Comparison, num_asked: int | None) -> None:

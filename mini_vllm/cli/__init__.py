@@ -108,9 +108,11 @@ def make_parser() -> argparse.ArgumentParser:
     workloads = "\n".join(f"  {name:<14} {about}" for name, (about, _) in WORKLOADS.items())
     benches = bench.add_subparsers(metavar="what")
     throughput = benches.add_parser(
-        "throughput", help="one at a time, our batching (with drafts), mlx-lm's batching",
+        "throughput", help="our batching compared with one at a time, mlx-lm, vLLM and llama.cpp",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Serve the same requests one at a time, in our batches, and with mlx-lm's BatchGenerator.\n"
+                    "--arm vllm (in float32 and in bfloat16) and --arm llama.cpp (for a model in a .gguf) run\n"
+                    "those engines, each with the Python of its own environment.\n"
                     "With --draft, our batches are served twice, without and with drafts, and the ratios\n"
                     "say how many times as fast they are with drafts.\n\n"
                     f"workloads:\n{workloads}")

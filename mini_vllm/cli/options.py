@@ -127,7 +127,11 @@ def add_throughput_options(parser: argparse.ArgumentParser) -> None:
                         "long-arrival)")
     add_model_options(parser, "tiny-tales", MODELS)
     parser.add_argument("--random", metavar="SHAPE", help="random weights of this shape instead of a model: qwen3-27m")
-    add_arm_option(parser, "one", "ours", "mlx-lm")
+    add_arm_option(parser, "one", "ours", "mlx-lm", others=("vllm", "llama.cpp"))
+    parser.add_argument("--vllm-python", type=Path, metavar="PATH", help="for --arm vllm: the Python of an environment "
+                        "with vLLM; see docs/benchmarks.md")
+    parser.add_argument("--llama-python", type=Path, metavar="PATH", help="for --arm llama.cpp: the Python of an "
+                        "environment with xllamacpp")
     parser.add_argument("--rounds", type=int, metavar="N", help="number of rounds; the results are medians (default: 3 "
                         "if a round of the workload takes less than 20 s, else 1; with --draft 5)")
     add_draft_options(parser)

@@ -20,7 +20,8 @@ def export_folder(loaded: LoadedModel, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     mx.save_safetensors(str(folder / "model.safetensors"), unstack(loaded.model))
     (folder / "config.json").write_text(json.dumps({
-        "model_type": config.model_type, "vocab_size": config.vocab_size, "hidden_size": config.hidden_size,
+        "architectures": [f"{config.model_type.capitalize()}ForCausalLM"], "model_type": config.model_type,
+        "vocab_size": config.vocab_size, "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size, "num_hidden_layers": config.num_layers,
         "num_attention_heads": config.num_heads, "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim, "max_position_embeddings": config.max_position_embeddings,

@@ -241,7 +241,7 @@ def test_without_mlx_lm_the_other_arms_are_measured(few_products, monkeypatch, c
     class Measured(Exception):
         pass
 
-    def comparison(loaded, workload, arms, drawing, draft):
+    def comparison(loaded, workload, arms, drawing, draft, others):
         measured.extend(arms)
         raise Measured
 

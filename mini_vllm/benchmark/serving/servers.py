@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mini_vllm.benchmark.cpu_time import process_cpu_s
 from mini_vllm.benchmark.results import BATCHED, PEER
 from mini_vllm.benchmark.serving.client import Client
 from mini_vllm.models.export import export_folder
@@ -43,12 +43,7 @@ class Server:
     options: tuple[str, ...]
 
     def cpu_s(self) -> float | None:
-        """Return the CPU time that it has used so far; None if the system does not tell."""
-        try:
-            fields = Path(f"/proc/{self.process_id}/stat").read_text().rpartition(")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        except (OSError, ValueError, IndexError):
-            return None
+        return process_cpu_s(self.process_id)
 
 
 @contextmanager

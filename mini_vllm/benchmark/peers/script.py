@@ -1,0 +1,143 @@
+"""``PYTHON script.py vllm|llama.cpp OPTIONS``: load a model, then serve rounds of requests, in lines of JSON.
+
+OPTIONS is a JSON object. The first line printed has the versions. Each line that is read is a list of requests: prompt,
+number of tokens, and the number of tokens of all requests after which it arrives. Its answer has their tokens and
+times. PYTHON belongs to another environment, so nothing of this project is imported.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import http.client
+import json
+import os
+import queue
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
+
+
+class Round:
+    """The requests of a round. Times are seconds since its start."""
+
+    def __init__(self, items: list[tuple[list[int], int, int]]) -> None:
+        self.items = items
+        self.arrived_s: list[float] = []
+        self.token_ids: list[list[int]] = [[] for _ in items]
+        self.token_times_s: list[list[float]] = [[] for _ in items]
+        self._num_tokens, self._start_s = 0, time.perf_counter()
+
+    def arrivals(self) -> Iterator[tuple[int, list[int], int]]:
+        """Yield the requests that arrive now: index, prompt and number of tokens."""
+        while len(self.arrived_s) < len(self.items) and self.items[len(self.arrived_s)][2] <= self._num_tokens:
+            self.arrived_s.append(time.perf_counter() - self._start_s)
+            yield (len(self.arrived_s) - 1, *self.items[len(self.arrived_s) - 1][:2])
+
+    def add(self, index: int, token_ids: list[int]) -> None:
+        self.token_ids[index] += token_ids
+        self.token_times_s[index] += [time.perf_counter() - self._start_s] * len(token_ids)
+        self._num_tokens += len(token_ids)
+
+
+Loaded = tuple[dict[str, object], Callable[[Round], None]]
+
+
+def load_vllm(model: str, dtype: str, max_num_seqs: int, max_model_len: int) -> Loaded:
+    os.environ.update(VLLM_CPU_KVCACHE_SPACE="2", VLLM_CPU_OMP_THREADS_BIND=",".join(map(str, CORES)),
+                      VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="WARNING", VLLM_NO_USAGE_STATS="1")
+    import torch
+    import vllm
+    from vllm.sampling_params import RequestOutputKind
+    engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(
+        model, dtype=dtype, max_num_seqs=max_num_seqs, max_model_len=max_model_len, enable_prefix_caching=True,
+        skip_tokenizer_init=True))
+
+    def serve(round_: Round) -> None:
+        while (new := list(round_.arrivals())) or engine.has_unfinished_requests():
+            for index, prompt, num_tokens in new:
+                engine.add_request(str(index), {"prompt_token_ids": prompt}, vllm.SamplingParams(
+                    temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False,
+                    output_kind=RequestOutputKind.DELTA))
+            for output in engine.step():
+                round_.add(int(output.request_id), list(output.outputs[0].token_ids))
+        engine.reset_prefix_cache()
+
+    return {"vllm": vllm.__version__, "torch": torch.__version__, "dtype": dtype,
+            "preloaded": [Path(name).name for name in os.environ.get("LD_PRELOAD", "").split(":") if name]}, serve
+
+
+def load_llama(model: str, num_slots: int, slot_tokens: int) -> Loaded:
+    import xllamacpp
+    params = xllamacpp.CommonParams()
+    params.model.path, params.n_parallel, params.n_ctx = model, num_slots, num_slots * slot_tokens
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = len(CORES)
+    params.hostname, params.port, params.n_threads_http = "127.0.0.1", 0, num_slots + 2
+    params.cache_ram_mib, params.slot_save_path = 0, tempfile.gettempdir()  # without this path it erases no slot
+    server = xllamacpp.Server(params)
+    address = server.listening_address.removeprefix("http://")
+
+    def post(path: str, body: dict[str, object]) -> Iterator[dict[str, Any]]:
+        connection = http.client.HTTPConnection(address)
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            raise RuntimeError(response.read().decode())
+        yield from (json.loads(line[6:]) for line in response if line.startswith(b"data: {"))
+
+    def serve(round_: Round) -> None:
+        arrived: queue.Queue[tuple[int, list[int] | None]] = queue.Queue()
+
+        def follow(index: int, prompt: list[int], num_tokens: int) -> None:
+            try:
+                for event in post("/completion", {"prompt": prompt, "n_predict": num_tokens, "ignore_eos": True,
+                                                  "temperature": 0, "stream": True, "return_tokens": True}):
+                    arrived.put((index, event["tokens"]))
+            finally:
+                arrived.put((index, None))
+
+        num_running = 0
+        while (new := list(round_.arrivals())) or num_running:
+            for request in new:
+                threading.Thread(target=follow, args=request).start()
+            index, token_ids = arrived.get()
+            num_running += len(new) - (token_ids is None)
+            round_.add(index, token_ids or [])
+        for slot in range(num_slots):
+            list(post(f"/slots/{slot}?action=erase", {}))
+
+    return {"xllamacpp": xllamacpp.__version__, "system": xllamacpp.get_system_info(), "num_slots": num_slots}, serve
+
+
+def preload() -> None:
+    """Start this process again with a faster malloc, and the OpenMP of its environment, if they are there."""
+    found = [ctypes.util.find_library("tcmalloc_minimal"), Path(sys.prefix, "lib/libiomp5.so")]
+    libraries = ":".join(str(each) for each in found if each is not None and (isinstance(each, str) or each.is_file()))
+    if libraries and "LD_PRELOAD" not in os.environ:
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "LD_PRELOAD": libraries})
+
+
+def main(kind: str, options: str) -> None:
+    if kind == "vllm":
+        preload()
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever else is printed
+    try:
+        found, serve = {"vllm": load_vllm, "llama.cpp": load_llama}[kind](**json.loads(options))
+    except ModuleNotFoundError as error:
+        found = {"missing": error.name}
+    print(json.dumps(found), file=answers)
+    for line in sys.stdin:
+        round_ = Round(json.loads(line))
+        serve(round_)
+        print(json.dumps({"arrived_s": round_.arrived_s, "token_ids": round_.token_ids,
+                          "token_times_s": round_.token_times_s}), file=answers)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
