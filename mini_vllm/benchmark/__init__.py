@@ -1,6 +1,6 @@
 """``mini-vllm bench``, and its tools. What is compared is measured side by side in one run.
 
-    mini-vllm bench throughput    one request at a time, our batching, mlx-lm's BatchGenerator
+    mini-vllm bench throughput    one request at a time, our batching, mlx-lm, vLLM, llama.cpp
     mini-vllm bench serve         our server and mlx-lm's, under the same requests over HTTP   (``serving/``)
     mini-vllm bench gpu           decode steps and workloads on a GPU                          (``gpu/``)
     mini-vllm bench speculation   decoding with and without drafts                             (``speculation``)

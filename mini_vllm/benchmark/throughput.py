@@ -1,9 +1,9 @@
 """The value of batching: a workload served by our engine, one request at a time or many at once, and measured.
 
-``mlx_lm_peer`` serves the same with mlx-lm's BatchGenerator, and ``comparison`` lets the arms take turns: the same
-requests with the same weights, float type and BLAS. Greedily, the tokens of all three must agree; drawn with a
-temperature, those of our two arms must. A later request arrives when the server has produced a given number of tokens,
-so that no clock decides what is measured.
+``mlx_lm_peer`` serves the same with mlx-lm's BatchGenerator, ``peers`` with vLLM and llama.cpp, and ``comparison`` lets
+the arms take turns: the same requests with the same weights; for mlx-lm also the same float type and BLAS. Greedily,
+its tokens and those of our two arms must agree; drawn with a temperature, those of our two arms must. A later request
+arrives when the server has produced a given number of tokens, so that no clock decides what is measured.
 """
 
 from __future__ import annotations
