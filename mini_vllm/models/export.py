@@ -18,7 +18,7 @@ def export_folder(loaded: LoadedModel, folder: Path) -> None:
     if config.rope_factors is not None:
         raise LoadError(f"{loaded.path} divides its rotary frequencies, which a config.json cannot say")
     folder.mkdir(parents=True, exist_ok=True)
-    mx.save_safetensors(str(folder / "model.safetensors"), unstack(loaded.model))
+    mx.save_safetensors(str(folder / "model.safetensors"), unstack(loaded.model), {"format": "mlx"})
     (folder / "config.json").write_text(json.dumps({
         "architectures": [f"{config.model_type.capitalize()}ForCausalLM"], "model_type": config.model_type,
         "vocab_size": config.vocab_size, "hidden_size": config.hidden_size,

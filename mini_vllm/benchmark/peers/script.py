@@ -77,13 +77,13 @@ def load_llama(model: str, num_slots: int, slot_tokens: int) -> Loaded:
     params = xllamacpp.CommonParams()
     params.model.path, params.n_parallel, params.n_ctx = model, num_slots, num_slots * slot_tokens
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = len(CORES)
-    params.hostname, params.port, params.n_threads_http = "127.0.0.1", 0, num_slots + 2
-    params.cache_ram_mib, params.slot_save_path = 0, tempfile.gettempdir()  # without this path it erases no slot
+    params.n_threads_http = num_slots + 2
+    params.verbosity, params.cache_ram_mib = 1, 0
+    params.slot_save_path = tempfile.gettempdir()  # without this path it erases no slot
     server = xllamacpp.Server(params)
-    address = server.listening_address.removeprefix("http://")
 
     def post(path: str, body: dict[str, object]) -> Iterator[dict[str, Any]]:
-        connection = http.client.HTTPConnection(address)
+        connection = http.client.HTTPConnection(server.listening_address.removeprefix("http://"))
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
         if response.status != 200:
