@@ -127,11 +127,12 @@ def main(kind: str, options: str) -> None:
         preload()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever else is printed
+    load: Callable[..., Loaded] = load_vllm if kind == "vllm" else load_llama
     try:
-        found, serve = {"vllm": load_vllm, "llama.cpp": load_llama}[kind](**json.loads(options))
+        about, serve = load(**json.loads(options))
     except ModuleNotFoundError as error:
-        found = {"missing": error.name}
-    print(json.dumps(found), file=answers)
+        about = {"missing": error.name}
+    print(json.dumps(about), file=answers)
     for line in sys.stdin:
         round_ = Round(json.loads(line))
         serve(round_)
