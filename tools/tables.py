@@ -27,7 +27,7 @@ from measure.__main__ import make_parser as measure_parser
 from mini_vllm.arguments import parse_arguments
 from mini_vllm.benchmark.machine import git
 from mini_vllm.benchmark.result_file import digest
-from mini_vllm.benchmark.results import BATCHED, ONE_AT_A_TIME, PEER
+from mini_vllm.benchmark.results import BATCHED, LLAMA, ONE_AT_A_TIME, PEER, VLLM_TYPES
 from mini_vllm.benchmark.serving.traffic import TRAFFICS
 from mini_vllm.benchmark.workloads import WORKLOADS
 from mini_vllm.cli import make_parser as cli_parser
@@ -117,7 +117,8 @@ def _machine(result: dict[str, Any]) -> str:
 
 def _cell(result: dict[str, Any], workload: str) -> str:
     ratios = result["speed_ups"][workload]
-    parts = [f"{ratios[arm]:.2f} times {arm}" for arm in (ONE_AT_A_TIME, PEER) if arm in ratios]
+    parts = [f"{ratios[arm]:.2f} times {arm}" for arm in (ONE_AT_A_TIME, PEER, *VLLM_TYPES, LLAMA)
+             if arm in ratios]
     gaps = {row["arm"]: row["worst_gap_beside_prompt_s"] / row["between_tokens_s"]["50"] for row in result["results"]
             if row["workload"] == workload and row["worst_gap_beside_prompt_s"] and row["arm"] != ONE_AT_A_TIME}
     if BATCHED in gaps:

@@ -6,7 +6,7 @@ from mini_vllm import __version__
 from mini_vllm.backend import blas, device_name, mx
 from mini_vllm.benchmark.machine_noise import Noise
 from mini_vllm.benchmark.plot import LOOKS, check_plot, make_figure, plot_results
-from mini_vllm.benchmark.results import ARMS, BATCHED, DRAFTED, ONE_AT_A_TIME, PEER, BenchmarkResult
+from mini_vllm.benchmark.results import ARMS, BATCHED, DRAFTED, LLAMA, ONE_AT_A_TIME, PEER, VLLM_TYPES, BenchmarkResult
 from mini_vllm.cli import main
 
 SPEED_UPS = {"decode-16": {ONE_AT_A_TIME: 4.567, PEER: 1.234}, "chat": {ONE_AT_A_TIME: 2.0, PEER: 0.98}}
@@ -55,8 +55,8 @@ def test_every_bar_has_its_number():
 
 
 def test_arms_differ_by_more_than_colour():
-    assert set(LOOKS) == {*ARMS, DRAFTED}
-    assert len({look.mark for look in LOOKS.values()}) == len({look.hatch for look in LOOKS.values()}) + 1 == 4
+    assert set(LOOKS) == {*ARMS, DRAFTED, *VLLM_TYPES, LLAMA}
+    assert len({look.mark for look in LOOKS.values()}) == len({look.hatch for look in LOOKS.values()}) + 1 == 7
     assert LOOKS[BATCHED].hatch != LOOKS[PEER].hatch
     greys = [sum(weight * int(look.colour[i:i + 2], 16) for weight, i in ((0.299, 1), (0.587, 3), (0.114, 5)))
              for look in LOOKS.values()]

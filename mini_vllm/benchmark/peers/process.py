@@ -115,19 +115,20 @@ def started(loaded: LoadedModel, workloads: Sequence[Workload], arms: Sequence[s
     if LLAMA in arms and loaded.path.suffix != ".gguf":
         raise ValueError(f"--arm llama.cpp needs a model in a .gguf, such as smollm2, and {loaded.name} is none")
     max_len, num_seats = max(workload.max_len for workload in workloads), EngineConfig().max_num_seqs
+    num_slots = min(num_seats, max(len(workload.items) for workload in workloads))
     peers: dict[str, Peer] = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
-        for arm in [arm for arm in arms if arm in (*VLLM_TYPES, LLAMA)]:
-            print(f"{arm} is loading", file=sys.stderr, flush=True)
-            kind, options = "llama.cpp", {
-                "model": str(loaded.path), "slot_tokens": -(-max_len // SLOT_TOKENS) * SLOT_TOKENS,
-                "num_slots": min(num_seats, max(len(workload.items) for workload in workloads))}
-            if arm in VLLM_TYPES:
-                if not (Path(folder) / "config.json").exists():
-                    export_folder(loaded, Path(folder))
-                kind, options = "vllm", {"model": folder, "dtype": VLLM_TYPES[arm], "max_num_seqs": num_seats,
-                                         "max_model_len": max_len}
+        starts: dict[str, tuple[str, dict[str, object]]] = {
+            arm: ("vllm", {"model": folder, "dtype": dtype, "max_num_seqs": num_seats, "max_model_len": max_len})
+            for arm, dtype in VLLM_TYPES.items()}
+        starts[LLAMA] = ("llama.cpp", {"model": str(loaded.path), "num_slots": num_slots,
+                                       "slot_tokens": -(-max_len // SLOT_TOKENS) * SLOT_TOKENS})
+        if set(VLLM_TYPES) & set(arms):
+            export_folder(loaded, Path(folder))
+        for arm in [arm for arm in arms if arm in starts]:
+            kind, options = starts[arm]
             python = pythons[kind]
             assert python is not None
+            print(f"{arm} is loading", file=sys.stderr, flush=True)
             peers[arm] = running.enter_context(contextlib.closing(Peer(arm, kind, python, options)))
         yield peers

@@ -66,7 +66,8 @@ def load_vllm(model: str, dtype: str, max_num_seqs: int, max_model_len: int) -> 
                     output_kind=RequestOutputKind.DELTA))
             for output in engine.step():
                 round_.add(int(output.request_id), list(output.outputs[0].token_ids))
-        engine.reset_prefix_cache()
+        if not engine.reset_prefix_cache():
+            raise RuntimeError("the cached prefixes cannot be forgotten")
 
     return {"vllm": vllm.__version__, "torch": torch.__version__, "dtype": dtype,
             "preloaded": [Path(name).name for name in os.environ.get("LD_PRELOAD", "").split(":") if name]}, serve
@@ -116,8 +117,8 @@ def load_llama(model: str, num_slots: int, slot_tokens: int) -> Loaded:
 
 def preload() -> None:
     """Start this process again with a faster malloc, and the OpenMP of its environment, if they are there."""
-    found = [ctypes.util.find_library("tcmalloc_minimal"), Path(sys.prefix, "lib/libiomp5.so")]
-    libraries = ":".join(str(each) for each in found if each is not None and (isinstance(each, str) or each.is_file()))
+    openmp = Path(sys.prefix, "lib/libiomp5.so")
+    libraries = ":".join(filter(None, [ctypes.util.find_library("tcmalloc_minimal"), str(openmp) * openmp.is_file()]))
     if libraries and "LD_PRELOAD" not in os.environ:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "LD_PRELOAD": libraries})
 

@@ -48,7 +48,7 @@ class LLMEngine:
                 del self.running[request_id]
 
     def reset_prefix_cache(self):
-        pass
+        return True
 '''
 
 
