@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,8 @@ SOURCES = [Path(__file__).with_name(name) for name in ("step.c", "team.h", "amx.
 FLAGS = ["-O3", "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native", "-pthread", "-shared",
          "-fPIC"]
 COMPILERS = ("cc", "gcc", "clang")
+#: Seconds after which a compiler is stopped. It needs three on an idle core.
+TIMEOUT = 120
 
 
 class NotBuilt(Exception):
@@ -50,8 +53,9 @@ def _built() -> ctypes.CDLL | str:
                          + " ".join([compiler, *FLAGS, platform.machine(), _processor()]).encode()).hexdigest()[:16]
     try:
         folder, name = _private(), f"step-{key}.so"
-        if folder is not None and ((folder / name).exists() or os.access(folder, os.W_OK)):
-            return _load(compiler, folder / name)
+        if folder is not None and (_is_whole(folder / name) or os.access(folder, os.W_OK)):
+            with suppress(OSError):  # a full disk, or one from which no code may be loaded
+                return _load(compiler, folder / name)
         with tempfile.TemporaryDirectory() as scratch:
             return _load(compiler, Path(scratch) / "step.so")
     except (OSError, NotBuilt) as error:
@@ -62,16 +66,34 @@ def _built() -> ctypes.CDLL | str:
 
 
 def _load(compiler: str, file: Path) -> ctypes.CDLL:
-    if not file.exists():
-        number, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
-        os.close(number)
-        part = Path(name)
-        done = subprocess.run([compiler, *FLAGS, "-o", part, SOURCES[0], "-lm"], capture_output=True, text=True)
-        if done.returncode:
-            part.unlink()
-            raise NotBuilt(f"{compiler}: {(done.stderr.strip() or 'it says nothing').splitlines()[0]}")
-        part.replace(file)  # another process may be compiling it too
+    if not _is_whole(file):
+        with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+            _compile(compiler, part := Path(scratch) / "step.so")
+            part.replace(file)  # another process may be compiling it too
     return ctypes.CDLL(str(file))
+
+
+def _compile(compiler: str, file: Path) -> None:
+    """Write the library, and its checksum behind it."""
+    try:
+        done = subprocess.run([compiler, *FLAGS, "-o", file, SOURCES[0], "-lm"], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, errors="replace", timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        raise NotBuilt(f"{compiler} did not finish within {TIMEOUT} seconds") from None
+    if done.returncode:
+        raise NotBuilt(f"{compiler}: {(done.stderr.strip() or 'it says nothing').splitlines()[0]}")
+    code = file.read_bytes()
+    file.write_bytes(code + hashlib.sha256(code).digest())
+    file.chmod(0o700)
+
+
+def _is_whole(file: Path) -> bool:
+    """Check that a library can be read, and that nothing of it is missing: loading half a library ends the process."""
+    try:
+        code = file.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(code[:-32]).digest() == code[-32:]
 
 
 def _cache_folder() -> Path:

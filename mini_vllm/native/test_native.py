@@ -215,6 +215,7 @@ def test_weights_are_held_once_and_a_network_that_computes_itself_takes_them_bac
 def builds(monkeypatch, tmp_path):
     """Return the folder for libraries, and a function that builds as a new process would."""
     monkeypatch.setattr(build, "_cache_folder", lambda: tmp_path / "a" / "libraries")
+    monkeypatch.setattr(build, "FLAGS", ["-O0", *build.FLAGS[1:]])  # faster to compile
     return tmp_path / "a" / "libraries", build._built.__wrapped__
 
 
@@ -250,6 +251,26 @@ def test_without_a_folder_the_library_is_compiled_for_this_process(builds):
     assert not isinstance(built(), str)
 
 
+def test_a_damaged_library_is_compiled_again(builds):
+    folder, built = builds
+    assert not isinstance(built(), str)
+    (library,) = folder.iterdir()
+    whole = library.read_bytes()
+    for damaged in (b"", b"no library", whole[:len(whole) // 2]):
+        library.unlink()  # this process has loaded it
+        library.write_bytes(damaged)
+        assert not isinstance(built(), str) and library.read_bytes() == whole
+
+
+def test_a_library_that_cannot_be_kept_is_compiled_for_this_process(builds):
+    folder, built = builds
+    assert not isinstance(built(), str)
+    (library,) = folder.iterdir()
+    library.unlink()
+    library.mkdir()
+    assert not isinstance(built(), str)
+
+
 @pytest.mark.parametrize("script, why", [("exit 1", "it says nothing"), ("echo no such chip >&2; exit 1", "such chip")])
 def test_a_compiler_that_fails_is_told_of_in_one_line(builds, monkeypatch, tmp_path, capfd, script, why):
     folder, built = builds
@@ -264,6 +285,17 @@ def test_a_compiler_that_fails_is_told_of_in_one_line(builds, monkeypatch, tmp_p
     assert list(folder.iterdir()) == []
     told = capfd.readouterr().err
     assert told.count("\n") == 1 and why in told and "Continuing without it" in told
+
+
+def test_a_compiler_that_does_not_finish_is_stopped(builds, monkeypatch, tmp_path, capfd):
+    folder, built = builds
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\nkill -STOP $$\n")
+    compiler.chmod(0o755)
+    monkeypatch.setattr(build, "TIMEOUT", 0.01)
+    monkeypatch.setattr(build.shutil, "which", lambda name: str(compiler))
+    assert built() == f"it could not be compiled: {compiler} did not finish within 0.01 seconds"
+    assert list(folder.iterdir()) == [] and capfd.readouterr().err.count("\n") == 1
 
 
 def test_without_a_compiler_nothing_is_told(builds, monkeypatch, capfd):
