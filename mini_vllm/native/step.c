@@ -62,7 +62,7 @@ typedef struct {
     uint32_t *x_tiles; /* as large as h */
     Tile *tiles, *last_tiles; /* space for num_tokens each; the last layer attends for the wanted tokens only */
     int *requests, num_tiles, num_last_tiles;
-    int has_nan; /* whether the last layer's keys or values contain NaN; searched for if not every token is wanted */
+    atomic_int has_nan; /* whether the last layer's keys or values contain NaN; searched for if not every token is wanted */
 } Step;
 
 static long padded(long size) { return (size + WIDE - 1) / WIDE * WIDE; }

@@ -11,8 +11,9 @@ enum { SPINS = 4000, STACK_BYTES = 1 << 20 };
 static struct {
     pthread_mutex_t running, lock;
     pthread_cond_t begins;
-    int size;                               /* threads, with the caller's; 0 before the first run */
-    atomic_int run, piece, arrived, passed; /* runs begun; the next piece; threads that wait at the end of a loop */
+    int size;                  /* threads, with the caller's; 0 before the first run */
+    atomic_int piece, arrived; /* the next piece; threads that wait at the end of a loop */
+    atomic_uint run, passed;   /* runs begun and loops ended: after 2**32 they begin again */
     void (*work)(void *);
     void *of;
 } team = {.running = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .begins = PTHREAD_COND_INITIALIZER};
@@ -27,7 +28,7 @@ static inline void spin(void) {
 
 /* Wait until all threads are here. Every loop over pieces ends with it. */
 static void meet(void) {
-    int passed = atomic_load(&team.passed);
+    unsigned passed = atomic_load(&team.passed);
     if (atomic_fetch_add(&team.arrived, 1) == team.size - 1) {
         atomic_store(&team.arrived, 0);
         atomic_store(&team.piece, 0);
@@ -40,7 +41,7 @@ static void meet(void) {
 #define FOR_PIECES(i, count) for (int i, i##_end = (count); (i = atomic_fetch_add(&team.piece, 1)) < i##_end;)
 
 static void *take_part(void *unused) {
-    for (int seen = 0;; seen++) {
+    for (unsigned seen = 0;; seen++) {
         for (int i = 0; i < SPINS && atomic_load(&team.run) == seen; i++) spin();
         pthread_mutex_lock(&team.lock);
         while (atomic_load(&team.run) == seen) pthread_cond_wait(&team.begins, &team.lock);
