@@ -25,6 +25,8 @@ from mini_vllm.native.weights import Array, Weights, aligned
 #: The values of EngineConfig.precision. FAST: products by AMX where there is one, and K/V in 16 bits; the others do one
 #: of the two.
 EXACT, FAST, FAST_PRODUCTS, FAST_CACHE = PRECISIONS = ("exact", "fast", "fast-products", "fast-cache")
+#: How long this container may compute in each period, both in microseconds.
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 class Step(Structure):
@@ -163,7 +165,7 @@ def may_use_tiles() -> bool:
 def usable_cores() -> int:
     """Return how many cores this process may use at once: a container may have a quota, others a list of cores."""
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = QUOTA.read_text().split()
         limit = max(1, int(quota) // int(period))
     except (OSError, ValueError):  # no such file, or no quota: "max"
         limit = sys.maxsize

@@ -133,6 +133,32 @@ def test_a_key_or_a_value_that_is_no_number_is_noticed_in_the_same_step_or_by_th
         assert np.isnan(logits).any()
 
 
+@pytest.mark.parametrize("instructions, wide", [("sse2", 8), ("avx2", 16)])
+def test_logits_agree_where_registers_are_shorter(builds, monkeypatch, instructions, wide):
+    from mini_vllm.native import runner
+    if instructions not in build._processor().split():
+        pytest.skip(f"this processor has no {instructions}")
+    monkeypatch.setattr(build, "FLAGS", ["-O1", "-march=x86-64", f"-m{instructions}", *build.FLAGS[2:]])
+    library = builds[1]()
+    monkeypatch.setattr(runner, "library", lambda: library)
+    for function in ("constant", "may_use_tiles"):
+        monkeypatch.setattr(runner, function, getattr(runner, function).__wrapped__)
+    assert runner.constant("wide") == wide
+    for name, precision in [("odd sizes", "exact"), ("qwen3", "fast")]:
+        compare(network.__wrapped__(name), 16, 0, tolerance=1e-3, precision=precision)
+
+
+@pytest.mark.parametrize("quota, cores", [("250000 100000", 2), ("50000 100000", 1), ("900000 100000", 8),
+                                          ("max 100000", 8), ("", 8), (None, 8)])
+def test_a_step_has_as_many_threads_as_cores_that_it_may_use(monkeypatch, tmp_path, quota, cores):
+    from mini_vllm.native import runner
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(quota)
+    monkeypatch.setattr(runner, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(runner.os, "sched_getaffinity", lambda process: set(range(8)))
+    assert runner.usable_cores.__wrapped__() == cores
+
+
 # ---- the sampler
 
 
