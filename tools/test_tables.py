@@ -154,7 +154,7 @@ def test_a_table_that_cannot_be_made_is_told(folder, words, complaint):
     ({"noise": {"others_cores": 0}}, "its noise"),
     ({"command": "python -m mini_vllm.benchmark pool"}, "does not run: 'python -m mini_vllm.benchmark pool'"),
     ({"command": "python tools/measure quizzes"}, "does not run"),
-    ({"command": "mini-vllm bench throughput --fast"}, "does not run"),
+    ({"command": "mini-vllm bench throughput --faster"}, "does not run"),
     ({"command": "mini-vllm bench throughput --quick"}, "does not run"), ({"command": "rm -rf ."}, "does not run"),
 ])
 def test_a_file_that_breaks_the_rule_is_refused(folder, change, complaint):

@@ -19,9 +19,9 @@ from mini_vllm.benchmark.plot import check_plot, plot_results
 from mini_vllm.benchmark.result_file import Results
 from mini_vllm.benchmark.results import BATCHED, DRAFTED, LLAMA, ONE_AT_A_TIME, PEER, VLLM_TYPES, BenchmarkResult
 from mini_vllm.benchmark.workloads import WORKLOADS, Settings, make_workload
-from mini_vllm.engine_config import EngineConfig
+from mini_vllm.engine_config import EngineConfig, EngineParts
+from mini_vllm.engine_room.frame import load_for
 from mini_vllm.llm import progress_bar
-from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import load_random
 from mini_vllm.native.advice import tell_slow_blas
 from mini_vllm.terminal import fold
@@ -49,7 +49,8 @@ def run_throughput(arguments: argparse.Namespace) -> int:
     check_pythons(_pythons(arguments), chosen)
     with Results(arguments) as saved:
         results, ratios, noise, model, peers = _measure(arguments, names, arms, drawing, draft)
-        saved.save({**tables.as_dict(model, results, ratios, noise), **draft, **({"peers": peers} if peers else {})})
+        saved.save({**tables.as_dict(model, results, ratios, noise), **draft, "precision": arguments.precision,
+                    **({"peers": peers} if peers else {})})
     if arguments.plot:
         plot_results(results, model, arguments.plot, tables.medians(ratios), noise)
     return 0
@@ -61,10 +62,14 @@ def _measure(arguments: argparse.Namespace, names: list[str], arms: list[str], d
     """Return results, ratios and noise of each workload, the model's name, and the other engines' versions by arm."""
     if arguments.quick:
         print(QUICK)
-    loaded = load_random(arguments.random) if arguments.random else load(arguments.model)
+    loaded = (load_random(arguments.random) if arguments.random else
+              load_for(EngineConfig(model=arguments.model), EngineParts()))
     workloads = [make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
                  for name in names]
-    print(f"{loaded.name}, BLAS: {blas.name}; {drawing}{f'; drafts: {arguments.draft}' if draft else ''}", flush=True)
+    for workload in workloads:
+        workload.settings["precision"] = arguments.precision
+    print(f"{loaded.name}, BLAS: {blas.name}; {drawing}; precision: {arguments.precision}"
+          f"{f'; drafts: {arguments.draft}' if draft else ''}", flush=True)
     tell_slow_blas()
     print_if_any(look_around().warning_before(), sys.stderr)
     results: list[BenchmarkResult] = []

@@ -21,6 +21,7 @@ class Settings(TypedDict, total=False):
     max_num_seqs: int
     draft: str
     num_speculative_tokens: int
+    precision: str
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def make_workload(name: str, vocab_size: int, max_model_len: int) -> Workload:
     if name not in WORKLOADS:
         raise ValueError(f"there is no workload {name!r}, only {', '.join(WORKLOADS)}")
     about, make = WORKLOADS[name]
-    workload = Workload(name, about, make(min(vocab_size, MAX_TOKEN_ID)), SETTINGS.get(name, Settings()))
+    workload = Workload(name, about, make(min(vocab_size, MAX_TOKEN_ID)), SETTINGS.get(name, Settings()).copy())
     if workload.max_len > max_model_len:
         raise ValueError(f"workload {name!r} has a request of {workload.max_len} tokens, the model's context is "
                          f"{max_model_len}")

@@ -113,12 +113,16 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
     group.add_argument("--parts", type=Path, metavar="FILE", help="a Python file with your own parts: "
                        "parts = EngineParts(...), or classes with the engine's names, such as BlockPool or Scheduler")
     add_draft_options(group)
-    group.add_argument("--fast", dest="precision", action="store_const", const="fast", default="exact",
-                       help="on a CPU, keep keys and values in 16 bits, and multiply by AMX where there is one; tokens "
-                       "may then depend on rounding")
+    _add_fast_option(group)
     group.add_argument("--no-prefix-caching", action="store_true", help="do not reuse cached prefixes: compute every "
                        "prompt in full")
     return group
+
+
+def _add_fast_option(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--fast", dest="precision", action="store_const", const="fast", default="exact",
+                        help="on a CPU, keep keys and values in 16 bits, and multiply by AMX where there is one; a "
+                        "token may then depend on rounding")
 
 
 def add_throughput_options(parser: argparse.ArgumentParser) -> None:
@@ -134,6 +138,7 @@ def add_throughput_options(parser: argparse.ArgumentParser) -> None:
                         "environment with xllamacpp")
     parser.add_argument("--rounds", type=int, metavar="N", help="number of rounds; the results are medians (default: 3 "
                         "if a round of the workload takes less than 20 s, else 1; with --draft 5)")
+    _add_fast_option(parser)
     add_draft_options(parser)
     Drawing.add_arguments(parser)
     add_result_options(parser)
