@@ -46,7 +46,8 @@ class NativeKVCache(PagedKVCache):
     def __init__(self, num_layers: int, num_blocks: int, num_kv_heads: int, block_size: int, head_dim: int,
                  dtype: mx.Dtype) -> None:
         wide = constant("wide")
-        if block_size % wide or head_dim % wide:  # the last strip of the last block reaches beyond it
+        # The last strip of the last block's values may reach beyond it; what follows the keys are values.
+        if head_dim % wide or num_kv_heads * block_size * head_dim < wide:
             num_blocks += 1 + wide // (2 * num_kv_heads * block_size * head_dim)
         super().__init__(num_layers, num_blocks, num_kv_heads, block_size, head_dim + self.num_more, self.dtype)
         #: Views of the pools.
