@@ -11,7 +11,7 @@ A step computes a flat batch of tokens, request after request, with no padding:
     query_starts  [ 0,  1,  2,  3,                  8,      10 ]
 
 In each layer all K/V of the step is written before any of it is read, so requests in the same step can share a block.
-The engine uses the faster implementation in ``fast``, which gives the same results.
+The engine attends by faster code, in ``fast``, ``native`` or ``gpu``, which gives the same results.
 """
 
 from __future__ import annotations

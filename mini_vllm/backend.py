@@ -6,17 +6,9 @@ binds a name such as ``cblas_sgemm`` to the first library that offers it. So thi
 it, and only then imports MLX. Without one everything still works, but slower. On a Mac and on CUDA no BLAS is needed.
 The search and the import are in one module, longer than most, because their order matters.
 
-**Importing this module changes the whole process** if the installed MLX is the CPU build for Linux:
-
-- a BLAS is loaded with global visibility, so extension modules loaded later may bind to it;
-- ``OMP_WAIT_POLICY`` or ``OPENBLAS_THREAD_TIMEOUT`` is set, unless it already is: a BLAS reads it when it starts its
-  threads, and child processes inherit it;
-- glibc's malloc is told to keep freed memory (``mallopt``), so the process appears larger than the memory it uses.
-
-With the CUDA build, ``MLX_MAX_OPS_PER_BUFFER`` and ``MLX_MAX_MB_PER_BUFFER`` are set, unless they already are.
-
-``MINI_VLLM_BLAS`` overrides the search: the path of a library, or ``none`` for the reference BLAS.
-``MINI_VLLM_PLAIN=1`` switches all of this off: the process is left unchanged, and is slower.
+A BLAS is loaded with global visibility, so extension modules loaded later may bind to it too. With the CUDA build,
+``MLX_MAX_OPS_PER_BUFFER`` and ``MLX_MAX_MB_PER_BUFFER`` are set, unless they already are. Nothing else about the
+process changes. ``MINI_VLLM_BLAS`` overrides the search: the path of a library, or ``none`` for the reference BLAS.
 """
 
 from __future__ import annotations
@@ -36,22 +28,14 @@ Libraries = tuple[str, ...]
 #: Why the reference BLAS is in use.
 NOT_FOUND = "no fast BLAS was found"
 SWITCHED_OFF = "switched off by MINI_VLLM_BLAS=none"
-LEFT_PLAIN = "switched off by MINI_VLLM_PLAIN: no BLAS, no change of malloc or the environment"
 TOO_LATE = "mlx.core was imported before mini_vllm.backend: too late to load a BLAS"
 
 #: Debian and Arch build the second with threads, Fedora the first. ``ctypes.util.find_library`` would find no more, and
 #: runs a compiler to do so; the dynamic linker resolves these names directly.
 OPENBLAS_NAMES = ("libopenblasp.so.0", "libopenblas.so.0", "libopenblas.so")
 
-#: Its threads spin while they wait for work, unless an environment variable forbids it before they start. On an idle
-#: machine spinning makes no difference; with one of two cores busy, it makes the product of one row three times slower.
+#: What NVPL's threads need.
 GNU_OPENMP = "libgomp.so.1"
-#: OpenBLAS's threads also spin, for 2 to this power of clock ticks. The default, 26, is a fiftieth of a second.
-OPENBLAS_TIMEOUT = "16"
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
-#: Older versions of glibc reject the larger value.
-MALLOC_KEEPS_BYTES = (1 << 30, 32 << 20)
 
 
 @dataclass(frozen=True)
@@ -76,8 +60,6 @@ def choose_blas() -> BlasInfo:
     build = mlx_build()
     if build != "cpu":
         return BlasInfo(build, None, "MLX brings its own kernels, no BLAS is needed")
-    if is_plain():
-        return BlasInfo("reference", None, LEFT_PLAIN)
     if "mlx.core" in sys.modules:
         return BlasInfo("reference", None, TOO_LATE)
     asked_for = os.environ.get("MINI_VLLM_BLAS", "").strip()
@@ -98,11 +80,6 @@ def choose_blas() -> BlasInfo:
             continue
         return BlasInfo(name, libraries[-1], origin)
     return BlasInfo("reference", None, NOT_FOUND)
-
-
-def is_plain() -> bool:
-    """Check whether the user asked that importing this module leave the process unchanged."""
-    return os.environ.get("MINI_VLLM_PLAIN", "").strip() not in ("", "0")
 
 
 def mlx_build() -> str:
@@ -141,10 +118,6 @@ def load_libraries(libraries: Libraries) -> None:
     Raise OSError if a library cannot be loaded, or if the last has no plain 32-bit ``cblas_sgemm``. In the second case
     that library is not made visible to others.
     """
-    if GNU_OPENMP in libraries:
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if "openblas" in Path(libraries[-1]).name:
-        os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", OPENBLAS_TIMEOUT)
     for path in libraries[:-1]:
         ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     library = ctypes.CDLL(libraries[-1], mode=ctypes.RTLD_LOCAL)
@@ -163,37 +136,17 @@ def package_folders(name: str) -> list[Path]:
     return [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
 
 
-def keep_freed_memory() -> bool:
-    """Make malloc keep freed memory. Otherwise a step's large temporaries would page-fault again in every step.
-
-    Return whether malloc accepted the setting; only glibc's can.
-    """
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "gnu_get_libc_version"):
-        return False
-    return all(any(libc.mallopt(option, num_bytes) for num_bytes in MALLOC_KEEPS_BYTES)
-               for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD))
-
-
 #: MLX submits work to an NVIDIA GPU in batches, limited by the number of operations (by default a few dozen) and by the
 #: megabytes of their inputs (a few hundred). One pool of keys and values reaches the second limit, so every layer would
 #: be a batch of its own. While many batches are in flight MLX waits, and the next step cannot begin early; with a few
-#: large batches it can. ``MINI_VLLM_PLAIN=1 mini-vllm bench gpu`` measures without these settings.
+#: large batches it can. MLX reads these limits when it first computes.
 CUDA_PIECES = {"MLX_MAX_OPS_PER_BUFFER": "300", "MLX_MAX_MB_PER_BUFFER": "1000000"}
-
-
-def hand_over_large_pieces() -> None:
-    """Set MLX's batch limits, unless the user has set them. MLX reads them when it first computes."""
-    for name, value in CUDA_PIECES.items():
-        os.environ.setdefault(name, value)
-
 
 #: The BLAS that this process uses.
 blas = choose_blas()
-if mlx_build() == "cuda" and not is_plain():
-    hand_over_large_pieces()
-if mlx_build() == "cpu" and not is_plain():
-    keep_freed_memory()
+if mlx_build() == "cuda":
+    for name, value in CUDA_PIECES.items():
+        os.environ.setdefault(name, value)
 
 try:
     import mlx.core as mx

@@ -129,9 +129,7 @@ def used(monkeypatch):
 def hardly_measured(monkeypatch):
     """Make the doctor measure for only a millisecond, for tests of its output."""
     from mini_vllm.benchmark.products import measure_gflops
-    from mini_vllm.cli.doctor import describe_orders
-    monkeypatch.setattr(measure_gflops, "__defaults__", (0.001, *measure_gflops.__defaults__[1:]))
-    monkeypatch.setattr(describe_orders, "__defaults__", (0.001,))
+    monkeypatch.setattr(measure_gflops, "__defaults__", (0.001,))
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ import numpy as np
 
 from mini_vllm.attention import slot_mapping
 from mini_vllm.backend import mx
-from mini_vllm.fast.compiled import compiled_on_gpu
+from mini_vllm.fast.tuning import compiled_on_gpu
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.native.sampler import NativeSampler

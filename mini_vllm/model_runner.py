@@ -12,7 +12,6 @@ import numpy as np
 from mini_vllm.attention import PagedKVCache, TokenArray, slot_mapping, token_positions
 from mini_vllm.backend import mx
 from mini_vllm.fast.attention import FastAttention
-from mini_vllm.fast.paged_kv_cache import FastKVCache
 from mini_vllm.models.network import Model
 
 
@@ -55,7 +54,7 @@ class ModelRunner:
     """
 
     #: The class of its K/V arrays.
-    cache_class: type[PagedKVCache] = FastKVCache
+    cache_class: type[PagedKVCache] = PagedKVCache
 
     def __init__(self, model: Model, num_blocks: int, block_size: int,
                  attention: type | Callable[..., mx.array] = FastAttention) -> None:

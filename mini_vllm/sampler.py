@@ -27,9 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.backend import mx
-from mini_vllm.fast import tuning
-from mini_vllm.fast.compiled import compiled_on_gpu
-from mini_vllm.fast.streams import in_halves
+from mini_vllm.fast.tuning import compiled_on_gpu
 from mini_vllm.sampling.by_rules import SamplesByRules
 from mini_vllm.sampling.filters import drops_tokens, filter_scores, relative_scores
 from mini_vllm.sampling.logit_rules import column
@@ -104,11 +102,6 @@ def gumbel_noise(keys: mx.array, vocab_size: int) -> mx.array:
 
     MLX's generator is counter-based, without state: number i of a key is a function of the key and i.
     """
-    return in_halves(lambda keys: _gumbel_noise(keys, vocab_size), keys,
-                     min_size=2 * tuning.MIN_NOISE_TO_SPLIT // vocab_size)
-
-
-def _gumbel_noise(keys: mx.array, vocab_size: int) -> mx.array:
     uniform = mx.vmap(lambda key: mx.random.uniform(shape=(vocab_size,), key=key))(keys)
     uniform = mx.maximum(uniform, SMALLEST_UNIFORM)
     # This is -log(-log1p(-uniform)). The log1p is composed from log, which is three times as fast on a CPU; what ``1 -

@@ -1,5 +1,5 @@
 """Paged attention, plain and fast, against attention written out in numpy, over scattered, shared and half-filled
-blocks; and the arrays of keys and values, written plainly and fast."""
+blocks; and the arrays of keys and values."""
 
 from dataclasses import dataclass, field
 
@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from mini_vllm.attention import PagedKVCache, paged_attention, slot_mapping, token_positions
 from mini_vllm.backend import is_cpu, mx
 from mini_vllm.conftest import examples
+from mini_vllm.fast import attention as attention_module
 from mini_vllm.fast import tuning
 from mini_vllm.fast.attention import FastAttention
-from mini_vllm.fast.paged_kv_cache import FastKVCache
 
-CACHES = [PagedKVCache, FastKVCache]
 ATTENTIONS = {"plain": lambda: paged_attention, "fast": FastAttention}
 WINDOWS = st.sampled_from([None, None, 1, 2, 5, 8, 30])
 
@@ -88,7 +87,7 @@ def draw_mixed_step(data, dtype=mx.float32):
     news = sorted([data.draw(st.sampled_from([1, 1, min(7, n), n])) for n in lengths], key=lambda n: n > 1)
     lengths = [max(length, n) for length, n in zip(lengths, news)]
     blocks = rng.permutation(np.arange(1, 300)).tolist()
-    cache = FastKVCache(1, 300, num_kv_heads, block_size, head_dim, dtype)
+    cache = PagedKVCache(1, 300, num_kv_heads, block_size, head_dim, dtype)
     cache.pools[0] = cache.pools[0] + 1e4  # garbage in slots without a token must not show
     step = Step(rng, cache, num_kv_heads * group, data.draw(WINDOWS))
     for length, num_new in zip(lengths, news):
@@ -107,7 +106,7 @@ def draw_families(data):
                                   min_size=1, max_size=3))
     chunk = data.draw(st.sampled_from([0, 0, 2, 9]))
     blocks = rng.permutation(np.arange(1, 500)).tolist()
-    step = Step(rng, FastKVCache(1, 500, num_kv_heads, block_size, head_dim, mx.float32), num_kv_heads * group,
+    step = Step(rng, PagedKVCache(1, 500, num_kv_heads, block_size, head_dim, mx.float32), num_kv_heads * group,
                 data.draw(WINDOWS))
     requests = []
     for num_shared, own_lengths in families:
@@ -149,7 +148,7 @@ def test_requests_that_share_beginnings_see_what_each_sees_alone(attention, data
 def test_half_precision_is_half_as_precise_and_no_less(attention, dtype, atol, data):
     with pytest.MonkeyPatch.context() as patch:
         if is_cpu():  # where MLX multiplies matrices from a list only in float32, and the loader loads nothing else
-            patch.setattr(tuning, "MAX_GATHERED_DECODES", 99)
+            patch.setattr(attention_module, "MAX_TOGETHER", 0)
         draw_mixed_step(data, dtype).check(ATTENTIONS[attention](), atol=atol)
 
 
@@ -197,9 +196,8 @@ def test_positions_and_slots_of_a_step():
     assert slots.tolist() == [2 * 4 + 1, 3 * 4 + 2, 3 * 4 + 3, 9 * 4 + 0]
 
 
-@pytest.mark.parametrize("kind", CACHES)
-def test_writing_touches_its_slots_and_no_other(kind):
-    cache = kind(2, 6, 2, 4, 8, mx.float32)
+def test_writing_touches_its_slots_and_no_other():
+    cache = PagedKVCache(2, 6, 2, 4, 8, mx.float32)
     write(cache, np.ones((3, 2, 8)), 2 * np.ones((3, 2, 8)), [4, 1], first=2)
     keys, values = np.split(np.array(cache.pools[0]), 2, axis=1)
     assert keys[4, :, 2:].min() == 1 and keys[1, :, 0].min() == 1 and keys.sum() == 3 * 2 * 8
@@ -223,10 +221,9 @@ def least_new_bytes(change):
     return min(found)
 
 
-@pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("slots", [[9], [25, 18, *range(48, 72)]], ids=["one token", "decodes and a chunk"])
-def test_a_step_is_written_in_place(kind, slots):
-    cache, slots = kind(1, 4000, 2, 8, 16, mx.float32), np.array(slots)
+def test_a_step_is_written_in_place(slots):
+    cache, slots = PagedKVCache(1, 4000, 2, 8, 16, mx.float32), np.array(slots)
     keys_values = mx.ones((len(slots), 4, 16))
     mx.eval(keys_values)
 

@@ -176,3 +176,8 @@ def test_the_user_of_the_image_is_the_one_of_the_pods():
     for pods in PODS.values():
         context = pods["spec"]["template"]["spec"]["securityContext"]
         assert context["runAsNonRoot"] and {context[name] for name in ("runAsUser", "runAsGroup", "fsGroup")} == {user}
+
+
+def test_a_container_can_compile_its_step_and_load_it():
+    assert "--no-install-recommends gcc libc6-dev" in DOCKERFILE
+    assert [each["tmpfs"] for each in COMPOSE["services"].values()] == [["/tmp:exec"]] * len(COMPOSE["services"])

@@ -68,7 +68,7 @@ def _known() -> dict[str, Any]:
     from mini_vllm.model_runner import ModelRunner
 
     class Engine(ModelRunner):
-        """The engine's own runner, with everything in ``fast``."""
+        """The engine's own runner on MLX's operations, with the attention of ``fast``."""
 
         def __init__(self, model: Any, num_blocks: int, block_size: int, attention: Any = None) -> None:
             super().__init__(model, num_blocks, block_size, FastAttention)

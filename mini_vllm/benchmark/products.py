@@ -1,9 +1,8 @@
-"""Speed and precision of MLX's matrix products on this machine: for ``doctor`` and ``python tools/measure blas``."""
+"""Speed and precision of MLX's matrix products on this machine, for ``doctor``."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -14,19 +13,18 @@ from mini_vllm.backend import mx
 WIDTH_IN, WIDTH_OUT = 512, 1536
 
 
-def measure_gflops(num_rows: int, seconds: float = 0.3,
-                   multiply: Callable[[mx.array, mx.array], mx.array] = lambda x, weight: x @ weight.T) -> float:
+def measure_gflops(num_rows: int, seconds: float = 0.3) -> float:
     """Measure GFLOP/s of one product after another for at least ``seconds``, including the cost of starting each."""
     if num_rows < 1:
         raise ValueError(f"num_rows is {num_rows}, must be at least 1")
     if seconds <= 0:
         raise ValueError(f"seconds is {seconds}, must be above 0")
     x, weight = _operands(num_rows)
-    mx.eval(multiply(x, weight))  # the first product starts threads and allocates memory
+    mx.eval(x @ weight.T)  # the first product starts threads and allocates memory
     num_products = 0
     start = time.perf_counter()
     while (elapsed_s := time.perf_counter() - start) < seconds:
-        mx.eval(multiply(x, weight))
+        mx.eval(x @ weight.T)
         num_products += 1
     return 2 * num_rows * WIDTH_IN * WIDTH_OUT * num_products / elapsed_s / 1e9
 

@@ -215,5 +215,5 @@ def test_a_benchmark_that_breaks_says_what_broke_and_nothing_else():
 
 def test_every_benchmark_that_prints_times_is_watched():
     names = next(action.choices for action in make_parser()._actions if action.dest == "name")
-    assert set(TIMED) <= set(names) and {"single", "prefix", "pool", "tree", "allocator", "blas"} <= set(TIMED)
+    assert set(TIMED) <= set(names) and {"single", "prefix", "pool", "tree", "allocator"} <= set(TIMED)
     assert "seeds" not in TIMED, "it counts draws"

@@ -17,7 +17,6 @@ from rich.text import Text
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo, mx
 from mini_vllm.benchmark.machine import memory_bytes
-from mini_vllm.benchmark.orders import measure_orders
 from mini_vllm.benchmark.products import measure_gflops, product_error
 from mini_vllm.fast import tuning
 from mini_vllm.gpu.select_runner import try_kernels
@@ -31,13 +30,9 @@ TOLERANCE = 1e-2
 #: The same on a GPU. By default an NVIDIA GPU multiplies float32 numbers rounded to 10 bits: off by 0.03.
 GPU_TOLERANCE = 0.2
 
-#: How long products are measured, and how many times faster the other order must be before the doctor reports it.
-ORDER_SECONDS, MAX_TIMES_OFF = 2.0, 1.3
-
 NOTHING_TO_DO = "nothing"
 ADVICE = {
     backend.SWITCHED_OFF: "for faster matrix products: unset MINI_VLLM_BLAS",
-    backend.LEFT_PLAIN: "for faster matrix products: unset MINI_VLLM_PLAIN",
     backend.TOO_LATE: "for faster matrix products: import mini_vllm before mlx.core",
 }
 
@@ -66,20 +61,6 @@ def advice_for_cuda() -> str:
             f"pip install --force-reinstall --no-deps {cuda}")
 
 
-def describe_orders(seconds: float = ORDER_SECONDS) -> str:
-    """Measure for ``seconds``, and say whether the order in ``tuning.WEIGHTS_FIRST`` is the faster one here."""
-    numbers, parts = (4, 8, 16, 24, 32, 48, 64), ("qkv", "mlp")
-    each_s = seconds / (len(numbers) * len(parts))
-    worst = max(measure_orders(("smollm2",), numbers, each_s, parts), key=lambda order: order.times_off)
-    if worst.times_off <= MAX_TIMES_OFF:
-        return ("the table of product orders fits this machine: its choices take at most "
-                f"{max(worst.times_off, 1):.2f} times as long as the fastest")
-    return (f"the table of product orders does not fit this machine: its choice takes {worst.times_off:.2f} times as "
-            f"long as the other order ({worst.num_rows} rows, {'→'.join(map(str, worst.shape))}, {worst.table_says} "
-            "first)\n"
-            "results are right, but some steps take longer; `python tools/measure blas` in a checkout shows all sizes")
-
-
 def describe_step() -> str:
     """Return what computes a step on this CPU."""
     why_not = why_not_here()
@@ -101,7 +82,7 @@ def run_doctor(console: Console, complaint: str | None = None) -> int:
         ("BLAS", f"{blas.name}: {blas.note}" + (f"\n{blas.path}" if blas.path else "")),
         ("speed", "\n".join(f"{measure_gflops(num_rows):7.1f} GFLOP/s at {num_rows} {unit}"
                             for num_rows, unit in ((1, "row"), (64, "rows")))),
-        *([("products", describe_orders()), ("step", describe_step())] if not tuning.has_gpu() else []),
+        *([("step", describe_step())] if not tuning.has_gpu() else []),
         *([("kernels", kernels)] if kernels else []),
         ("memory", memory),
         ("models", "\n".join(f"{name}: {path}" for name, path in models_at_hand()) or "none yet"),

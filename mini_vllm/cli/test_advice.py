@@ -39,7 +39,7 @@ def test_it_is_one_line_with_what_to_do_on_this_machine(machine, command, monkey
 
 
 @pytest.mark.parametrize("blas", [
-    BlasInfo("reference", None, backend.SWITCHED_OFF), BlasInfo("reference", None, backend.LEFT_PLAIN),
+    BlasInfo("reference", None, backend.SWITCHED_OFF),
     BlasInfo("mkl", "/a/b.so", "package mkl"), BlasInfo("metal", None, "none needed")], ids=lambda blas: blas.note)
 def test_who_chose_it_or_has_a_fast_one_is_told_nothing(blas, monkeypatch, capsys):
     monkeypatch.setattr(backend, "blas", blas)

@@ -1,13 +1,6 @@
-"""The same results, faster: attention, products and activations tuned for the machine.
+"""The same results, faster, where neither a step in C (``native``) nor kernels of a GPU (``gpu``) run.
 
+    attention       paged attention of all decoding requests at once
     tuning          what is fastest on this machine, and every tuned number
-    streams         two cores for work that MLX computes on one
-    exp             exp of many numbers on a CPU
-    products        products with weights, and the activation between them
-    paged_kv_cache  keys and values, written faster
-    attention       paged attention: plan a step (request_span, plan, split_plan), then attend
-                    requests separately (gather_attention) or block by block (split_kv)
-    compiled        many small operations as one, on a GPU
-
-The kernels of a GPU are in ``mini_vllm.gpu``.
+    step_costs      what drafts cost
 """

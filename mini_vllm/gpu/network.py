@@ -11,13 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mini_vllm.backend import mx, nn
-from mini_vllm.fast.compiled import compiled_on_gpu
-from mini_vllm.fast.products import swiglu
+from mini_vllm.fast.tuning import compiled_on_gpu
 from mini_vllm.gpu.kernels.add_norm import add_norm
 from mini_vllm.gpu.kernels.paged import PoolShape, StepAttention
 from mini_vllm.gpu.kernels.rope_and_write import turn_and_write
 from mini_vllm.gpu.kernels.small_batch_matmul import multiply, multiply_gated, multiply_in_parts
-from mini_vllm.models.network import MLP, Attention, Linear, Model
+from mini_vllm.models.network import MLP, Attention, Model, swiglu
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,7 @@ class StepArrays:
     attention: StepAttention
 
 
-@compiled_on_gpu
-def _activate(gate_up: mx.array) -> mx.array:
-    return swiglu(*mx.split(gate_up, 2, axis=-1))
+_activate = compiled_on_gpu(swiglu)
 
 
 class KernelNetwork:
@@ -64,13 +61,13 @@ class KernelNetwork:
         heads = x
         for index, layer in enumerate(body.layers):
             attention: Attention = layer.self_attn
-            heads = multiply(attention.qkv_proj, normed, Linear).astype(pools[index].dtype)
+            heads = multiply(attention.qkv_proj, normed, nn.Linear).astype(pools[index].dtype)
             queries = turn_and_write(heads, pools[index], step.slots, cosines, sines, _norm_of(attention), self.shape)
             is_last, seen_by = index == len(body.layers) - 1, step.attention
             if is_last and wanted is not None and last is not None:
                 x, queries, seen_by = x[wanted], queries[wanted], last
             seen = seen_by.attend(queries, pools[index], self.shape, self.windows[index])
-            out = multiply_in_parts(attention.o_proj, seen, Linear)
+            out = multiply_in_parts(attention.o_proj, seen, nn.Linear)
             x, normed = self._add_norm(x, out, 2 * index + 1)
             out = self._mlp(layer.mlp, normed)
             x, normed = self._add_norm(x, out, 2 * index + 2)
@@ -84,10 +81,10 @@ class KernelNetwork:
 
     def _mlp(self, mlp: MLP, x: mx.array) -> mx.array:
         """Return what the MLP adds, or several arrays that add up to it."""
-        activated = multiply_gated(mlp.gate_up_proj, x, Linear)
+        activated = multiply_gated(mlp.gate_up_proj, x, nn.Linear)
         if activated is None:
-            activated = _activate(multiply(mlp.gate_up_proj, x, Linear))
-        return multiply_in_parts(mlp.down_proj, activated, Linear)
+            activated = _activate(multiply(mlp.gate_up_proj, x, nn.Linear))
+        return multiply_in_parts(mlp.down_proj, activated, nn.Linear)
 
     def _add_norm(self, x: mx.array, added: mx.array, norm: int) -> tuple[mx.array, mx.array]:
         return add_norm(x, added, self._norms[norm].astype(x.dtype), self.model.config.rms_norm_eps)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mini_vllm.backend import mx
-from mini_vllm.fast.tuning import dequantise_is_faster
+from mini_vllm.backend import is_cpu, mx
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.gguf_file import GGUFFile
 from mini_vllm.models.gguf_tokenizer import tokenizer_from_gguf
@@ -48,7 +47,7 @@ def read_gguf(file: Path) -> tuple[ModelConfig, dict[str, mx.array], Tokenizer]:
     """Read a GGUF file. Raise LoadError or TokenizerError that names the missing or invalid field as in the file."""
     content = GGUFFile(file)
     config, weights = _read_config(file, content.fields), dict[str, mx.array]()
-    for name, arrays in content.tensors(mx.float32 if dequantise_is_faster() else mx.float16):
+    for name, arrays in content.tensors(mx.float32 if is_cpu() else mx.float16):
         if name == ROPE_FACTORS:
             config = _with_rope_factors(file, config, arrays[name])
         else:

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 from mini_vllm.backend import mx, nn
-from mini_vllm.fast.products import gated_mlp, project, swiglu
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.json_fields import Fields
 from mini_vllm.models.rope import Rope, rope_frequencies
@@ -41,14 +40,6 @@ class QKNorm(nn.Module):
         return mx.fast.rms_norm(x, None, self.eps) * self.weight
 
 
-class Linear(nn.Linear):
-    """MLX's Linear, multiplied in the order that is fastest on this machine."""
-
-    def __call__(self, x: mx.array) -> mx.array:
-        out = project(x, self.weight)
-        return out + self.bias if "bias" in self else out
-
-
 class SideBySide(nn.Module):
     """Matrices that multiply the same input but are packed in different ways, so that they cannot be one."""
 
@@ -67,8 +58,8 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         q_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        self.qkv_proj = Linear(config.hidden_size, q_size + 2 * kv_size, bias=config.qkv_bias)
-        self.o_proj = Linear(q_size, config.hidden_size, bias=config.output_bias)
+        self.qkv_proj = nn.Linear(config.hidden_size, q_size + 2 * kv_size, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(q_size, config.hidden_size, bias=config.output_bias)
         if config.qk_norm:
             self.qk_norm = QKNorm(self.num_heads + self.num_kv_heads, self.head_dim, config.rms_norm_eps)
 
@@ -94,14 +85,17 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up_proj = Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def __call__(self, x: mx.array) -> mx.array:
-        if type(self.gate_up_proj) is type(self.down_proj) is Linear and "bias" not in self.down_proj:
-            return gated_mlp(x, self.gate_up_proj.weight, self.down_proj.weight)
-        gate, up = mx.split(self.gate_up_proj(x), 2, axis=-1)
-        return self.down_proj(swiglu(gate, up))
+        return self.down_proj(swiglu(self.gate_up_proj(x)))
+
+
+def swiglu(gate_up: mx.array) -> mx.array:
+    """Compute ``silu(gate) * up`` for the two halves of each row."""
+    gate, up = mx.split(gate_up, 2, axis=-1)
+    return gate * mx.sigmoid(gate) * up
 
 
 class Layer(nn.Module):
@@ -146,7 +140,7 @@ class Model(nn.Module):
         self.config = config
         self.model = Body(config)
         if not config.tie_word_embeddings:
-            self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         frequencies, scale = rope_frequencies(config.rope_theta, config.head_dim, Fields(config.rope_scaling or {}))
         if config.rope_factors is not None:
             frequencies = frequencies / mx.array(config.rope_factors)
@@ -188,9 +182,5 @@ class Model(nn.Module):
     def logits(self, hidden: mx.array) -> mx.array:
         """Return scores over the vocabulary, one vector per hidden state."""
         self.take_back()
-        if "lm_head" in self:
-            head = self.lm_head
-            return project(hidden, head.weight, "head") if type(head) is Linear else head(hidden)
-        embedding = self.model.embed_tokens
-        return (project(hidden, embedding.weight, "head") if type(embedding) is nn.Embedding
-                else embedding.as_linear(hidden))
+        scores: mx.array = self.lm_head(hidden) if "lm_head" in self else self.model.embed_tokens.as_linear(hidden)
+        return scores

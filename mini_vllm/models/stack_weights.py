@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mini_vllm.backend import mx, nn
-from mini_vllm.models.network import Linear, Model, SideBySide
+from mini_vllm.models.network import Model, SideBySide
 from mini_vllm.models.quantised import Packing, Tensors, in_floats
 from mini_vllm.models.shapes import checkpoint_shapes
 
@@ -60,7 +60,7 @@ def _make_places(layer: nn.Module, whole: str, part_sizes: Sequence[int]) -> Non
     """Give the layer several matrices instead of one."""
     owner, _, attribute = whole.partition(".")
     one = layer[owner][attribute]
-    setattr(layer[owner], attribute, SideBySide([Linear(one.weight.shape[1], size, bias="bias" in one)
+    setattr(layer[owner], attribute, SideBySide([nn.Linear(one.weight.shape[1], size, bias="bias" in one)
                                                  for size in part_sizes]))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fuzz.oracle import float32_oracle, oracle_logits
 
-from mini_vllm.backend import BlasInfo, is_cpu, mx
+from mini_vllm.backend import is_cpu, mx
 from mini_vllm.conftest import ARCHITECTURES, LLAMA3_ROPE, SHAPE, write_checkpoint
 from mini_vllm.llm import LLM
 from mini_vllm.model_runner import ModelRunner, RequestStep
@@ -80,7 +80,7 @@ def checkpoints(checkpoints):
 def packed(monkeypatch):
     """Pretend that the device multiplies packed weights faster, by MLX's operations."""
     monkeypatch.setenv("MINI_VLLM_NATIVE", "0")
-    monkeypatch.setattr("mini_vllm.models.weights.dequantise_is_faster", lambda: False)
+    monkeypatch.setattr("mini_vllm.models.weights.is_cpu", lambda: False)
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_an_engine_whose_step_is_native_keeps_four_and_eight_bits_packed(convert
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_weights_are_not_rounded_to_the_half_precision_of_their_scales(converted, monkeypatch, dtype):
-    monkeypatch.setattr("mini_vllm.models.weights.dequantise_is_faster", lambda: True)
+    monkeypatch.setattr("mini_vllm.models.weights.is_cpu", lambda: True)
     folder = converted("llama3", q_bits=4, dtype=dtype)
     loaded = load(folder)
     assert loaded.model.model.norm.weight.dtype == mx.float32
@@ -193,13 +193,6 @@ def test_a_device_that_keeps_weights_packed_stacks_what_is_packed_alike(converte
 def test_layers_may_be_left_as_they_were(converted, packed):
     folder = converted("qwen2", quant_predicate=lambda path, _: "v_proj" not in path)
     check_logits(folder)
-
-
-def test_packed_weights_are_multiplied_as_such_on_every_blas(converted, packed, monkeypatch):
-    """Check that only float weights are multiplied in the other order, if a BLAS prefers that."""
-    monkeypatch.setattr("mini_vllm.fast.tuning.blas", BlasInfo("nvpl", None, "as if"))
-    check_logits(converted("llama2", q_bits=4))
-    check_logits(converted("llama2", quant_predicate="mixed_4_6"))
 
 
 @pytest.mark.parametrize("name, mode", [("qwen2", "mxfp4"), ("llama3", "mxfp8"), ("qwen2", "nvfp4")])
@@ -259,7 +252,7 @@ V_PROJ = "model.layers.1.self_attn.v_proj"
     ("model.norm.scales", mx.zeros((64,)), "model.norm.scales does not belong"),
 ])
 def test_packed_tensors_that_do_not_fit_are_named(converted, monkeypatch, kept, name, array, complaint):
-    monkeypatch.setattr("mini_vllm.models.weights.dequantise_is_faster", lambda: kept == "unpacked")
+    monkeypatch.setattr("mini_vllm.models.weights.is_cpu", lambda: kept == "unpacked")
     folder = converted("llama3", q_bits=4)
     change_weights(folder, lambda weights: weights.pop(name) if array is None else weights.update({name: array}))
     with pytest.raises(LoadError, match=complaint):
@@ -340,7 +333,7 @@ def write_quantised_gguf(path, arrays, metadata):
 @pytest.mark.parametrize("kept", ["packed", "unpacked"])
 def test_a_quantised_gguf_of_qwen2_has_biases_and_loads(tmp_path, monkeypatch, kept):
     from tokenizers import pre_tokenizers
-    monkeypatch.setattr("mini_vllm.models.weights.dequantise_is_faster", lambda: kept == "unpacked")
+    monkeypatch.setattr("mini_vllm.models.weights.is_cpu", lambda: kept == "unpacked")
     config = {**SHAPE, "model_type": "qwen2", "intermediate_size": 96}
     names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
              "model.layers.": "blk.", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",

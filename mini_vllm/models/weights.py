@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 
-from mini_vllm.backend import mx, nn
-from mini_vllm.fast.tuning import dequantise_is_faster
+from mini_vllm.backend import is_cpu, mx, nn
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.json_fields import LoadError, shown
 from mini_vllm.models.network import Model
@@ -34,7 +33,7 @@ def make_model(config: ModelConfig, weights: dict[str, mx.array],
                             "is true")
         weights = {name: array for name, array in weights.items() if not name.startswith("lm_head.")}
     tensors = Tensors(weights, _check_tensors(config, weights))
-    if dequantise_is_faster():
+    if is_cpu():
         tensors = in_floats(tensors, kept(config))
     if config.rope_interleaved:
         tensors = Tensors({name: _in_half_order(name, array, config) for name, array in tensors.arrays.items()},

@@ -116,7 +116,7 @@ def _predicate(model: nn.Module, options: Quantisation) -> Predicate | None:
 def _device_of(drawn: Case) -> Iterator[None]:
     """Simulate a GPU, or a device that multiplies packed weights faster, if the case says so."""
     with contextlib.ExitStack() as patches:
-        patches.enter_context(patch.object(weights, "dequantise_is_faster", lambda: not drawn.stays_packed))
+        patches.enter_context(patch.object(weights, "is_cpu", lambda: not drawn.stays_packed))
         if drawn.as_on_gpu:
             patches.enter_context(patch.object(tuning, "is_cpu", lambda: False))
         yield

@@ -1,10 +1,7 @@
 """Measurements that support the numbers in the documents. What is compared is measured side by side in one run.
 
     python tools/measure allocator    an operation of the block pool, at 10³ and 10⁶ blocks, and without checks
-    python tools/measure blas         MLX with and without a fast BLAS; the faster operand order of its products
     python tools/measure single       one request, against mlx-lm on the same weights
-    python tools/measure parts        where the time of a decode step goes
-    python tools/measure queries      a step in which each request computes several tokens, as drafts need
     python tools/measure drafts       what a drafted token costs a step, and what doing without look-ahead costs
     python tools/measure structured   masks, a structured request in a batch, and JSON against free text
     python tools/measure pool         a decode step with a small and with a large pool
@@ -15,7 +12,6 @@
     python tools/measure stall        how much a caller with a huge prompt delays the others
     python tools/measure quiz         easy questions to a chat model, by sampling method
     python tools/measure router       cached tokens and balance of two replicas behind each kind of router
-    python tools/measure attention    the ways to attend over blocks, which decided how the engine does it
 
 ``mini-vllm bench`` contains the benchmarks for users.
 """

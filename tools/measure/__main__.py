@@ -14,8 +14,7 @@ from mini_vllm.arguments import QUICK, add_result_options, parse_arguments
 from mini_vllm.benchmark.drawing import Drawing
 
 #: Measurements that print times or ratios of times. On a busy machine they are meaningless, and a warning says so.
-TIMED = ("allocator", "blas", "single", "pool", "tree", "attention", "parts", "queries", "drafts", "structured",
-         "prefix", "stall")
+TIMED = ("allocator", "single", "pool", "tree", "drafts", "structured", "prefix", "stall")
 
 
 def main() -> int:
@@ -76,25 +75,16 @@ def make_parser() -> argparse.ArgumentParser:
     names = parser.add_subparsers(dest="name", required=True, metavar="name")
     allocator = names.add_parser("allocator")
     allocator.add_argument("--cold", action="store_true", help="measure with cold CPU caches")
-    names.add_parser("blas")
     single = names.add_parser("single")
     single.add_argument("--model", action="append", help="default: tiny-tales, and smollm2 if it has been pulled")
     single.add_argument("--rounds", type=at_least_one, default=5)
     Drawing.add_arguments(single)
     names.add_parser("pool")
     names.add_parser("tree")
-    attention = names.add_parser("attention")
-    attention.add_argument("--rounds", type=at_least_one, default=7)
     prefix = names.add_parser("prefix")
     prefix.add_argument("--model", default="tiny-tales")
     prefix.add_argument("--rounds", type=at_least_one, default=3)
     Drawing.add_arguments(prefix)
-    parts = names.add_parser("parts")
-    parts.add_argument("--model", default="tiny-tales", help="or the name of a random model (default: %(default)s)")
-    parts.add_argument("--rounds", type=at_least_one, default=9)
-    queries = names.add_parser("queries")
-    queries.add_argument("--model", default="tiny-tales")
-    queries.add_argument("--rounds", type=at_least_one, default=7)
     drafts = names.add_parser("drafts")
     drafts.add_argument("--model", default="tiny-tales")
     drafts.add_argument("--rounds", type=at_least_one, default=5)
@@ -144,13 +134,6 @@ def run(arguments: argparse.Namespace) -> None:
             print_allocator(arguments.cold, **quick(rounds=2, sizes=(300, 3000)))
             print()
             print_checks(**quick(rounds=2))
-        case "blas":
-            from measure.blas import print_blas, print_exp, print_orders
-            print_blas(**quick(all_num_rows=(16,), num_rounds=1))
-            print()
-            print_orders(**quick(all_num_rows=(16,), seconds=0.001, models=("tiny-tales",)))
-            print()
-            print_exp(**quick(num_times=1))
         case "single":
             from measure.single import print_single
             print_single(arguments.model, arguments.rounds, Drawing.from_arguments(arguments), **quick(num_tokens=4))
@@ -160,15 +143,9 @@ def run(arguments: argparse.Namespace) -> None:
         case "tree":
             from measure.tree import print_tree
             print_tree(**quick(all_num_prompts=(20, 100), rounds=1))
-        case "attention":
-            from measure.attention import print_attention
-            print_attention(arguments.rounds)
         case "prefix":
             from measure.prefix import SMALL, print_prefix
             print_prefix(arguments.model, arguments.rounds, Drawing.from_arguments(arguments), **quick(size=SMALL))
-        case "parts":
-            from measure.parts import print_parts
-            print_parts(arguments.model, arguments.rounds, **quick(all_num_requests=(2,)))
         case "drafts":
             from measure.drafts import NUM_REQUESTS, print_drafts
             all_num_requests = (1, 4) if arguments.quick else NUM_REQUESTS
@@ -177,9 +154,6 @@ def run(arguments: argparse.Namespace) -> None:
         case "structured":
             from measure.structured import print_structured
             print_structured(arguments.model, arguments.rounds, **quick(num_steps=2))
-        case "queries":
-            from measure.queries import print_queries
-            print_queries(arguments.model, arguments.rounds)
         case "seeds":
             from measure.seeds import print_seeds
             print_seeds(arguments.model, arguments.num_tokens, Drawing.from_arguments(arguments),

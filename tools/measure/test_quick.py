@@ -12,9 +12,9 @@ native = pytest.mark.skipif(bool(problem()), reason=problem())
 
 @pytest.mark.parametrize("name, told", [("allocator", "times as long as with 300"),
                                         ("tree", "replace  half a block"), ("seeds", "4 of 4 texts are the same"),
-                                        ("queries", "8 × 8"), ("drafts", "share of a plain step"),
+                                        ("drafts", "share of a plain step"),
                                         ("structured", "times as long as one of free text"),
-                                        ("parts", "norms, rope"), ("pool", "8 decoding"),
+                                        ("pool", "8 decoding"),
                                         pytest.param("precision", "perplexity", marks=native),
                                         ("router", "cache-aware")])
 def test_a_quick_run_prints_what_a_whole_one_does_and_says_that_it_is_none(name, told, capsys, monkeypatch):
@@ -25,13 +25,14 @@ def test_a_quick_run_prints_what_a_whole_one_does_and_says_that_it_is_none(name,
 
 
 def test_what_is_printed_is_saved_with_where_it_comes_from(tmp_path, capsys, monkeypatch):
-    path = tmp_path / "queries.json"
-    monkeypatch.setattr("sys.argv", ["benchmark", "queries", "--quick", "--output", str(path)])
+    path = tmp_path / "drafts.json"
+    monkeypatch.setattr("sys.argv", ["benchmark", "drafts", "--quick", "--output", str(path)])
     assert main() == 0
     saved = json.loads(path.read_text())
-    assert saved["printed"] == capsys.readouterr().out.splitlines() and "8 × 4" in "".join(saved["printed"])
-    assert saved["command"] == f"python tools/measure queries --quick --output {path}"
-    monkeypatch.setattr("sys.argv", ["benchmark", "queries", "--quick", "--output", str(tmp_path / "no" / "where")])
+    assert saved["printed"] == capsys.readouterr().out.splitlines()
+    assert "share of a plain step" in "".join(saved["printed"])
+    assert saved["command"] == f"python tools/measure drafts --quick --output {path}"
+    monkeypatch.setattr("sys.argv", ["benchmark", "drafts", "--quick", "--output", str(tmp_path / "no" / "where")])
     assert main() == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, replace
 
 from mini_vllm.backend import mx, nn
@@ -10,7 +11,6 @@ from mini_vllm.benchmark.mlx_lm_peer import serve_by_peer
 from mini_vllm.benchmark.results import BATCHED, BenchmarkResult
 from mini_vllm.benchmark.throughput import serve
 from mini_vllm.benchmark.workloads import Settings, Workload, make_workload
-from mini_vllm.fast.gc_freeze import leave_what_is_there_alone
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
 from mini_vllm.models.loader import LoadedModel
 
@@ -57,14 +57,14 @@ def measure(name: str, loaded: LoadedModel, peer: nn.Module | None, is_quick: bo
     workload = make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
     workload = sized(shortened(workload) if is_quick else workload)
     for _ in range(2):
-        leave_what_is_there_alone()
+        gc.freeze()
         ours, _ = serve(loaded, workload, BATCHED, _nobody, DRAWING)
         mx.clear_cache()
     theirs = None
     if peer is not None:
         warm_up = replace(workload, items=[replace(item, num_tokens=2) for item in workload.items])
         for each in (warm_up, workload):
-            leave_what_is_there_alone()
+            gc.freeze()
             theirs, _ = serve_by_peer(peer, loaded, each, _nobody, DRAWING, len(workload.items))
             mx.clear_cache()
     return WorkloadPair(ours, theirs)

@@ -50,7 +50,7 @@ class Peer:
         """Start and load. Raise ValueError, with the last lines of its standard error, if that fails."""
         self.arm = arm
         self._log = tempfile.TemporaryFile("w+", errors="replace")
-        # Its packages and threads are its own: no PYTHONPATH of ours, and no OMP_WAIT_POLICY, which our BLAS may need.
+        # Its packages and threads are its own: no PYTHONPATH, and no setting of OpenMP, of ours.
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OMP_"))}
         try:
             self._process = subprocess.Popen([python, SCRIPT, kind, json.dumps(options)], stdin=subprocess.PIPE,

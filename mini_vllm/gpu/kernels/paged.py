@@ -13,7 +13,6 @@ from functools import cache
 import numpy as np
 
 from mini_vllm.backend import mx
-from mini_vllm.fast.streams import joined
 from mini_vllm.gpu.kernels.kernel import CUDA, Kernel, bits_of, dialect_here
 from mini_vllm.gpu.kernels.step_upload import uploaded
 from mini_vllm.gpu.kernels.tables import padded_tables, round_width
@@ -230,7 +229,7 @@ class StepAttention:
             outs.append(decode(queries[:num], pool, *self.decodes, shape, window))
         if self.chunks is not None:
             outs.append(attend_chunks(queries[num:], pool, self.chunks, shape, window))
-        return joined(outs)
+        return mx.concatenate(outs) if len(outs) > 1 else outs[0]
 
 
 def decode_arrays(block_tables: Sequence[Sequence[int]], context_lens: Sequence[int], block_size: int
