@@ -32,9 +32,9 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 class Step(Structure):
     _fields_ = [*((name, c_int) for name in ("num_tokens", "num_requests", "num_wanted", "table_width")),
                 *((name, c_void_p) for name in ("token_ids", "starts", "lengths", "wanted", "tables", "angles", "x",
-                                                "h", "qkv", "gate_up", "logits", "x_tiles", "tiles", "last_tiles",
+                                                "h", "qkv", "gate_up", "logits", "x_tiles", "spans", "last_spans",
                                                 "requests")),
-                *((name, c_int) for name in ("num_tiles", "num_last_tiles", "has_nan"))]
+                *((name, c_int) for name in ("num_spans", "has_nan"))]
 
 
 class NativeKVCache(PagedKVCache):
@@ -101,7 +101,7 @@ class NativeRunner(ModelRunner):
 
     def _logits_of_tokens(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int]) -> mx.array:
         if self._ahead is not None:
-            self._ahead.exception()  # wait: Ctrl-C may have left it alone
+            self._ahead.exception()  # wait: Ctrl-C may have interrupted its caller
         return mx.array(self._compute(np.ascontiguousarray(token_ids, np.int32), batch, wanted))
 
     def step_ahead(self, token_ids: mx.array, block_tables: Sequence[Sequence[int]],
@@ -131,7 +131,7 @@ class NativeRunner(ModelRunner):
                   self._buffer("gate_up", num_tokens, 2 * config.intermediate_size),
                   self._buffer("logits", len(wanted), config.vocab_size),
                   self._buffer("x_tiles", num_tokens, widest),
-                  *(self._buffer(name, num_tokens, 3) for name in ("tiles", "last_tiles", "requests"))]
+                  *(self._buffer(name, num_tokens, 4) for name in ("spans", "last_spans", "requests"))]
         step = Step(num_tokens, len(batch.context_lens), len(wanted), width, *(array.ctypes.data for array in arrays))
         self._run(ctypes.byref(self._network), ctypes.byref(step), self._num_threads)
         if step.has_nan:
@@ -186,7 +186,7 @@ def why_not(config: ModelConfig, block_size: int, asked_for: bool | None) -> str
     group = config.num_heads // config.num_kv_heads
     for name, number, most in (("head_dim", config.head_dim, constant("max_head_dim")),
                                ("block_size", block_size, constant("max_block")),
-                               ("query heads per KV head", group, constant("tile_rows"))):
+                               ("query heads per KV head", group, constant("span_rows"))):
         if number > most:
             return f"{name}: {number}, at most {most} are supported"
     return ""

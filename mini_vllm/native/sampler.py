@@ -1,4 +1,4 @@
-"""The sampler beside the step in C: it chooses tokens in C too, with the same noise."""
+"""The sampler next to the step in C: it chooses tokens in C too, with the same noise."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ enum { LANES = 4, ROWS = 8 };
 #else
 enum { LANES = 4, ROWS = 4 };
 #endif
-enum { WIDE = 2 * LANES, DEPTH = 128, TILE_ROWS = 32, MAX_HEAD_DIM = 256, MAX_BLOCK = 128 };
+enum { WIDE = 2 * LANES, DEPTH = 128, SPAN_ROWS = 32, LEAST_SHARED = 4, MAX_HEAD_DIM = 256, MAX_BLOCK = 128 };
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
@@ -38,11 +38,12 @@ typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias))
 typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t fours __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int16_t shorts __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 /* A matrix [outs, ins] as strips [outs / WIDE][ins][WIDE], filled up with zeros. Numbers of 4 or 8 bits are packed as in
    MLX: a word holds 8 or 4 adjacent ins of one out. A number is then multiplied by the scale of its group, and the
-   offset is added: [outs / WIDE][ins / group][scale, offset][WIDE]. */
+   offset is added: [outs / WIDE][ins / group][scale, offset][WIDE]. The bias, [outs], may be missing. */
 typedef struct { int outs, ins, bits, group; const void *numbers; const float *scales, *bias; } Matrix;
 typedef struct { Matrix qkv, o, gate_up, down; const float *norm, *mlp_norm, *qk_norm; void *pool; int window; } Layer;
 typedef struct {
@@ -52,36 +53,41 @@ typedef struct {
     Matrix embedding, head;
     const float *norm;
 } Model;
-typedef struct { int request, token, num_tokens; } Tile; /* adjacent tokens of one request, which attend together */
+/* Adjacent tokens, which attend together: of one request or, if num_shared is not 0, one each of as many adjacent requests,
+   whose first num_shared blocks are the same. */
+typedef struct { int request, token, num_tokens, num_shared; } Span;
 typedef struct {
     int num_tokens, num_requests, num_wanted, table_width;
-    const int *token_ids, *starts, *lengths; /* request r has tokens starts[r] to starts[r + 1], the last of lengths[r] */
+    const int *token_ids, *starts, *lengths; /* request r has tokens starts[r] to starts[r + 1], and lengths[r] with its context */
     const int *wanted, *tables;              /* tokens whose logits are wanted, ascending; [num_requests][table_width] */
     const float *angles;                              /* of each position, [head_dim / 2] cosines, then as many sines */
     float *x, *h, *qkv, *gate_up, *logits;
     uint32_t *x_tiles; /* as large as h */
-    Tile *tiles, *last_tiles; /* space for num_tokens each; the last layer attends for the wanted tokens only */
-    int *requests, num_tiles, num_last_tiles;
+    Span *spans, *last_spans; /* space for num_tokens each; the last layer attends for the wanted tokens only */
+    int *requests, num_spans;
     atomic_int has_nan; /* whether the last layer's keys or values contain NaN; searched for if not every token is wanted */
 } Step;
 
 static long padded(long size) { return (size + WIDE - 1) / WIDE * WIDE; }
 static int least(int a, int b) { return a < b ? a : b; }
 INLINE vec at(const float *from) { return *(const vec *)from; }
-INLINE vec choose(ints condition, vec a, vec b) { return (vec)(((ints)a & condition) | ((ints)b & ~condition)); }
-INLINE vec larger(vec a, vec b) { return choose(a > b, a, b); }
+INLINE vec pick(ints condition, vec a, vec b) { return (vec)(((ints)a & condition) | ((ints)b & ~condition)); }
+INLINE vec larger(vec a, vec b) { return pick(a > b, a, b); }
 
-/* Four lanes at a time: an addition of single lanes waits for the last. */
+/* The sum and the largest of a register's lanes: four at a time, since one lane after the other would wait for the last. */
 INLINE float sum_of(vec x) {
     quad sum = {0};
     for (int i = 0; i < LANES / 4; i++) sum += ((quad *)&x)[i];
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-static float largest_of(vec x) {
-    float largest = x[0];
-    for (int i = 1; i < LANES; i++) largest = x[i] > largest ? x[i] : largest;
-    return largest;
+INLINE float largest_of(vec x) {
+    quad most = *(quad *)&x;
+    for (int i = 1; i < LANES / 4; i++) {
+        quad other = ((quad *)&x)[i];
+        most = (quad)(((fours)other & (other > most)) | ((fours)most & ~(other > most)));
+    }
+    return fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
 }
 
 /* e**x, correct to 3e-7: 2**n times a polynomial of the rest, where n goes into the bits of the exponent. From -87 down
@@ -90,11 +96,11 @@ INLINE vec exp_of(vec x) {
     const float shift = 1.5f * (1 << 23) + 127; /* after adding it, a float has no bits left for a fraction */
     const vec zero = {0};
     ints low = x <= -87.0f;
-    x = choose(low, zero, choose(x > 88.0f, zero + 88, x)) * 1.44269504f;
+    x = pick(low, zero, pick(x > 88.0f, zero + 88, x)) * 1.44269504f;
     vec whole = x + shift, rest = x - (whole - shift);
     vec power = 1.00000007f + rest * (0.693146967f + rest * (0.240221197f + rest * (0.0555071328f
                 + rest * (0.00967554133f + rest * 0.00132764713f))));
-    return choose(low, zero, power * (vec)((ints)whole << 23));
+    return pick(low, zero, power * (vec)((ints)whole << 23));
 }
 
 /* ---- products */
@@ -252,6 +258,7 @@ static void normalise(const float *x, const float *weight, int rows, int size, f
     meet();
 }
 
+/* The position of a token in its request. */
 static int position_of(const Step *s, int request, int token) {
     return s->lengths[request] - (s->starts[request + 1] - token);
 }
@@ -271,62 +278,73 @@ static float *scales_of(const Model *m, const char *head) { return (float *)(hea
 
 /* Write a token's numbers into a head of a block: from ``first`` on, ``stride`` apart. */
 static void write_head(const Model *m, char *head, int offset, const float *x, long first, long stride) {
-    float largest = 0, none = 0;
-    for (int i = 0; i < m->head_dim; i++) {
-        if (!m->in_16_bits) ((float *)head)[first + i * stride] = x[i];
-        largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
-        none += 0 * x[i]; /* NaN if any number is NaN or infinite */
+    if (!m->in_16_bits) {
+        for (int i = 0; i < m->head_dim; i++) ((float *)head)[first + i * stride] = x[i];
+        return;
     }
-    if (!m->in_16_bits) return;
-    float scale = scales_of(m, head)[offset] = largest / 32767 + none;
+    float largest = 0, invalid = 0;
+    for (int i = 0; i < m->head_dim; i++) {
+        largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+        invalid += 0 * x[i]; /* NaN if any number is NaN or infinite */
+    }
+    float scale = scales_of(m, head)[offset] = largest / 32767 + invalid;
     for (int i = 0; i < m->head_dim; i++)
         ((int16_t *)head)[first + i * stride] = scale > 1e-30f ? x[i] / scale + (x[i] < 0 ? -0.5f : 0.5f) : 0;
 }
 
+static void rotate(float *restrict a, float *restrict b, const float *cosine, const float *sine, int half) {
+    for (int i = 0; i < half; i++) {
+        float first = a[i], second = b[i];
+        a[i] = first * cosine[i] - second * sine[i];
+        b[i] = second * cosine[i] + first * sine[i];
+    }
+}
+
 /* Rotate queries and keys, and write keys and values into the blocks: keys [head_dim][block_size], so that a few of
    them are a strip, and values [block_size][head_dim]. */
-static void rotate_and_write(const Model *m, const Layer *layer, Step *s, int search_nan) {
+static void rotate_and_write(const Model *m, const Layer *layer, Step *s, int token, int search_nan) {
     int dim = m->head_dim, half = dim / 2, rotated = m->heads + m->kv_heads;
-    FOR_PIECES(token, s->num_tokens) {
-        int request = s->requests[token], position = position_of(s, request, token), offset = position % m->block_size;
-        float *heads = s->qkv + token * padded((rotated + m->kv_heads) * dim);
-        const float *cosine = s->angles + (long)position * dim, *sine = cosine + half;
-        for (int head = 0; head < rotated; head++) {
-            float *restrict a = heads + head * dim, *restrict b = a + half;
-            if (layer->qk_norm) {
-                float factor = norm_of(a, dim, m->eps);
-                for (int i = 0; i < dim; i++) a[i] *= factor * layer->qk_norm[head * dim + i];
-            }
-            for (int i = 0; i < half; i++) {
-                float first = a[i], second = b[i];
-                a[i] = first * cosine[i] - second * sine[i];
-                b[i] = second * cosine[i] + first * sine[i];
-            }
+    int request = s->requests[token], position = position_of(s, request, token), offset = position % m->block_size;
+    float *heads = s->qkv + token * padded((rotated + m->kv_heads) * dim);
+    const float *cosine = s->angles + (long)position * dim, *sine = cosine + half;
+    for (int head = 0; head < rotated; head++) {
+        float *x = heads + head * dim;
+        if (layer->qk_norm) {
+            float factor = norm_of(x, dim, m->eps);
+            for (int i = 0; i < dim; i++) x[i] *= factor * layer->qk_norm[head * dim + i];
         }
-        for (int head = 0; head < m->kv_heads; head++) {
-            const float *key = heads + (m->heads + head) * dim, *value = key + m->kv_heads * dim;
-            char *keys = keys_of(m, layer, s, request, position / m->block_size, head);
-            write_head(m, keys, offset, key, offset, m->block_size);
-            write_head(m, keys + m->kv_heads * head_bytes(m), offset, value, offset * dim, 1);
-            if (search_nan)
-                for (int i = 0; i < dim; i++)
-                    if (isnan(key[i]) || isnan(value[i])) s->has_nan = 1;
-        }
+        rotate(x, x + half, cosine, sine, half);
     }
+    for (int head = 0; head < m->kv_heads; head++) {
+        const float *key = heads + (m->heads + head) * dim, *value = key + m->kv_heads * dim;
+        char *keys = keys_of(m, layer, s, request, position / m->block_size, head);
+        write_head(m, keys, offset, key, offset, m->block_size);
+        write_head(m, keys + m->kv_heads * head_bytes(m), offset, value, offset * dim, 1);
+        if (search_nan)
+            for (int i = 0; i < dim; i++)
+                if (isnan(key[i]) || isnan(value[i]) || (m->in_16_bits && isinf(key[i] + value[i]))) s->has_nan = 1;
+    }
+}
+
+static void rotate_and_write_all(const Model *m, const Layer *layer, Step *s, int search_nan) {
+    int each = 1 + s->num_tokens / 16; /* adjacent keys are in the same cache lines: one thread writes them */
+    FOR_PIECES(piece, s->num_tokens / each + 1)
+        for (int token = piece * each; token < least(s->num_tokens, (piece + 1) * each); token++)
+            rotate_and_write(m, layer, s, token, search_nan);
     meet();
 }
 
-/* Turn scores into weights, and return what the sums so far must be multiplied with. Positions before ``from`` and from
-   ``to`` on are not seen. */
+/* Turn ``size`` scores into weights, and return what the sums so far must be multiplied with: ``top`` is the largest score
+   so far, and ``total`` the sum of weights. Positions before ``from`` and from ``to`` on are not seen. */
 INLINE float soften(float *score, int from, int to, int size, float *top, float *total) {
-    for (int i = 0; i < from; i++) score[i] = -INFINITY;
-    for (int i = to; i < size; i++) score[i] = -INFINITY;
+    if (from > 0 || to < size)
+        for (int i = 0; i < size; i++) score[i] = i < from || i >= to ? -INFINITY : score[i];
     vec largest = at(score), sums = {0};
     for (int i = LANES; i < size; i += LANES) largest = larger(largest, at(score + i));
     float before = *top, now = largest_of(largest);
     *top = now = now > before ? now : before;
     for (int i = 0; i < size; i += LANES) sums += *(vec *)(score + i) = exp_of(at(score + i) - now);
-    float shrink = now > before ? expf(before - now) : 1;
+    float shrink = now > before ? exp_of((vec){0} + (before - now))[0] : 1;
     *total = *total * shrink + sum_of(sums);
     return shrink;
 }
@@ -336,53 +354,79 @@ static void scale_tokens(float *score, int rows, int stride, const float *scales
         for (int i = 0; i < count; i++) score[row * stride + i] *= scales[i];
 }
 
-/* Attention of a tile's tokens, for the query heads that share a KV head: block by block, with a running softmax. */
-static void attend_tile(const Model *m, const Layer *layer, const Step *s, Tile tile, int kv_head, float *out) {
-    int group = m->heads / m->kv_heads, rows = tile.num_tokens * group, dim = m->head_dim, size = m->block_size;
-    int dim_stride = padded(dim), size_stride = padded(size), width = m->in_16_bits ? 2 : 4;
-    long to_values = m->kv_heads * head_bytes(m);
+/* Attention of a span, for the ``group`` query heads that share a KV head: a token has a row for each of them. */
+typedef struct {
+    const Model *m;
+    const Layer *layer;
+    const Step *s;
+    int kv_head, group;
+    float query[SPAN_ROWS * MAX_HEAD_DIM], sum[SPAN_ROWS * MAX_HEAD_DIM], score[SPAN_ROWS * MAX_BLOCK];
+    float top[SPAN_ROWS], total[SPAN_ROWS];
+} Attending;
+
+/* Attend to a request's blocks ``index`` … ``end``, with a running softmax. The first row's token is at ``position``. */
+static void attend_blocks(Attending *a, int request, int row, int rows, int position, int index, int end) {
+    const Model *m = a->m;
+    int dim = m->head_dim, size = m->block_size, width = m->in_16_bits ? 2 : 4, window = a->layer->window;
+    int dim_stride = padded(dim), size_stride = padded(size);
     void (*product)(int, Product) = m->in_16_bits ? multiply_shorts : multiply_floats;
-    float query[TILE_ROWS * MAX_HEAD_DIM], sum[TILE_ROWS * MAX_HEAD_DIM], score[TILE_ROWS * MAX_BLOCK];
-    float top[TILE_ROWS], total[TILE_ROWS];
-    for (int row = 0; row < rows; row++) {
-        const float *from = s->qkv + (tile.token + row / group) * padded((m->heads + 2 * m->kv_heads) * dim)
-                            + (kv_head * group + row % group) * dim;
-        for (int i = 0; i < dim; i++) query[row * dim + i] = from[i] * m->scale;
-        top[row] = -1e30f; /* not -INFINITY: the difference of two would be NaN */
-        total[row] = 0;
-    }
-    memset(sum, 0, sizeof(float) * rows * dim_stride);
-    int first = position_of(s, tile.request, tile.token), last = first + tile.num_tokens - 1;
-    int start = layer->window && first >= layer->window ? (first - layer->window + 1) / size : 0;
-    for (int index = start; index <= last / size; index++) {
-        const char *keys = keys_of(m, layer, s, tile.request, index, kv_head), *values = keys + to_values;
-        long ahead = keys_of(m, layer, s, tile.request, least(index + 1, last / size), kv_head) - keys;
+    const float *query = a->query + row * dim;
+    float *sum = a->sum + row * dim_stride, *score = a->score;
+    for (; index < end; index++) {
+        const char *keys = keys_of(m, a->layer, a->s, request, index, a->kv_head);
+        const char *values = keys + m->kv_heads * head_bytes(m);
+        long ahead = keys_of(m, a->layer, a->s, request, least(index + 1, end - 1), a->kv_head) - keys;
         memset(score, 0, sizeof(float) * rows * size_stride);
         for (int i = 0; i < size; i += WIDE)
             product(rows, (Product){dim, query, keys + i * width, score + i, dim, size, size_stride, ahead});
         if (m->in_16_bits) scale_tokens(score, rows, size_stride, scales_of(m, keys), size);
-        for (int row = 0; row < rows; row++) {
-            int seen = first + row / group + 1 - index * size; /* tokens of this block up to the row's own */
-            int from = layer->window ? seen - layer->window : 0;
-            float shrink = soften(score + row * size_stride, least(from, size), least(seen < 0 ? 0 : seen, size), size_stride,
-                                  top + row, total + row);
+        for (int i = 0; i < rows; i++) {
+            int seen = position + i / a->group + 1 - index * size; /* tokens of this block up to the row's own */
+            int from = window ? seen - window : 0;
+            float shrink = soften(score + i * size_stride, from, least(seen, size), size_stride, a->top + row + i,
+                                  a->total + row + i);
             if (shrink != 1)
-                for (int i = 0; i < dim; i++) sum[row * dim_stride + i] *= shrink;
+                for (int k = 0; k < dim; k++) sum[i * dim_stride + k] *= shrink;
         }
-        int count = least(last + 1 - index * size, size);
+        /* No value after the last row's token: it may be NaN, which a weight of 0 does not remove. */
+        int count = least(position + (rows - 1) / a->group + 1 - index * size, size);
         if (m->in_16_bits) scale_tokens(score, rows, size_stride, scales_of(m, values), count);
         for (int i = 0; i < dim; i += WIDE)
             product(rows, (Product){count, score, values + i * width, sum + i, size_stride, dim, dim_stride, ahead});
     }
-    for (int row = 0; row < rows; row++)
-        for (int i = 0; i < dim; i++)
-            out[(tile.token + row / group) * padded(m->heads * dim) + (kv_head * group + row % group) * dim + i] =
-                sum[row * dim_stride + i] / total[row];
 }
 
-static void attend(const Model *m, const Layer *layer, const Step *s, const Tile *tiles, int num_tiles) {
-    FOR_PIECES(i, num_tiles * m->kv_heads)
-        attend_tile(m, layer, s, tiles[i / m->kv_heads], i % m->kv_heads, s->h);
+static void attend_span(const Model *m, const Layer *layer, const Step *s, Span span, int kv_head, float *out) {
+    int group = m->heads / m->kv_heads, rows = span.num_tokens * group, dim = m->head_dim, size = m->block_size;
+    Attending a; /* without an initialiser, which would set 80 KB to 0 */
+    a.m = m, a.layer = layer, a.s = s, a.kv_head = kv_head, a.group = group;
+    for (int row = 0; row < rows; row++) {
+        const float *from = s->qkv + (span.token + row / group) * padded((m->heads + 2 * m->kv_heads) * dim)
+                            + (kv_head * group + row % group) * dim;
+        for (int i = 0; i < dim; i++) a.query[row * dim + i] = from[i] * m->scale;
+        a.top[row] = -1e30f; /* not -INFINITY: the difference of two would be NaN */
+        a.total[row] = 0;
+    }
+    memset(a.sum, 0, sizeof(float) * rows * padded(dim));
+    int first = position_of(s, span.request, span.token), start = span.num_shared;
+    if (layer->window && first >= layer->window) start = (first - layer->window + 1) / size;
+    if (span.num_shared) {
+        attend_blocks(&a, span.request, 0, rows, first, 0, span.num_shared); /* all of these come before all tokens */
+        for (int i = 0; i < span.num_tokens; i++) {
+            int position = position_of(s, span.request + i, span.token + i);
+            attend_blocks(&a, span.request + i, i * group, group, position, start, position / size + 1);
+        }
+    } else
+        attend_blocks(&a, span.request, 0, rows, first, start, (first + span.num_tokens - 1) / size + 1);
+    for (int row = 0; row < rows; row++)
+        for (int i = 0; i < dim; i++)
+            out[(span.token + row / group) * padded(m->heads * dim) + (kv_head * group + row % group) * dim + i] =
+                a.sum[row * padded(dim) + i] / a.total[row];
+}
+
+static void attend(const Model *m, const Layer *layer, const Step *s, const Span *spans, int num_spans) {
+    FOR_PIECES(i, num_spans * m->kv_heads)
+        attend_span(m, layer, s, spans[i / m->kv_heads], i % m->kv_heads, s->h);
     meet();
 }
 
@@ -417,12 +461,12 @@ static void compute(void *of) {
     embed(&m->embedding, s);
     for (int i = 0; i < m->num_layers; i++) {
         const Layer *layer = m->layers + i;
-        int is_last = i == m->num_layers - 1, some = s->num_wanted < s->num_tokens;
+        int only_wanted = i == m->num_layers - 1 && s->num_wanted < s->num_tokens;
         normalise(s->x, layer->norm, rows, m->hidden, m->eps, s->h);
         project(&layer->qkv, s->h, rows, s->qkv, 0, tiles);
-        rotate_and_write(m, layer, s, is_last && some);
-        attend(m, layer, s, is_last ? s->last_tiles : s->tiles, is_last ? s->num_last_tiles : s->num_tiles);
-        if (is_last && some) {
+        rotate_and_write_all(m, layer, s, only_wanted);
+        attend(m, layer, s, only_wanted ? s->last_spans : s->spans, only_wanted ? s->num_wanted : s->num_spans);
+        if (only_wanted) {
             keep(s, s->x, m->hidden);
             keep(s, s->h, m->heads * m->head_dim);
             rows = s->num_wanted;
@@ -438,28 +482,48 @@ static void compute(void *of) {
     if (tiles) end_tiles();
 }
 
-/* Divide the tokens into tiles; in the last layer, every wanted token is one. */
-static void divide(const Model *m, Step *s) {
-    int most = TILE_ROWS * m->kv_heads / m->heads, last = s->num_last_tiles = s->num_tiles = 0;
+/* Return how many blocks of two adjacent requests with one token each are the same, up to ``most``, and come before both
+   of these tokens. */
+static int shared_blocks(const Model *m, const Step *s, int request, int most) {
+    const int *one = s->tables + (long)request * s->table_width, *other = one + s->table_width;
+    int shared = 0, shorter = least(s->lengths[request], s->lengths[request + 1]) - 1;
+    while (shared < least(most, shorter / m->block_size) && one[shared] == other[shared]) shared++;
+    return shared;
+}
+
+/* Add to a span of one token the tokens of the next requests, as long as they share blocks: each is then read once for all
+   of them. Four spans and KV heads are left for each thread. */
+static void join(const Model *m, const Step *s, Span *span, int num_threads) {
+    int most = least(SPAN_ROWS * m->kv_heads / m->heads, s->num_requests * m->kv_heads / (4 * num_threads));
+    for (int i = 0; i < m->num_layers; i++)
+        if (m->layers[i].window) return; /* requests with a window begin to read at different blocks */
+    for (int next; span->num_tokens < most && (next = span->request + span->num_tokens) < s->num_requests; span->num_tokens++) {
+        int shared = shared_blocks(m, s, next - 1, span->num_tokens > 1 ? span->num_shared : s->table_width);
+        if (s->starts[next + 1] - s->starts[next] > 1 || shared < LEAST_SHARED) return;
+        span->num_shared = shared;
+    }
+}
+
+/* Divide the tokens into spans; in the last layer, every wanted token is one. */
+static void divide(const Model *m, Step *s, int num_threads) {
+    int most = SPAN_ROWS * m->kv_heads / m->heads;
     for (int request = 0; request < s->num_requests; request++)
-        for (int token = s->starts[request], end = s->starts[request + 1]; token < end; token++) {
-            s->requests[token] = request;
-            if ((token - s->starts[request]) % most == 0)
-                s->tiles[s->num_tiles++] = (Tile){request, token, least(most, end - token)};
-        }
-    if (s->num_wanted == s->num_tokens)
-        memcpy(s->last_tiles, s->tiles, sizeof(Tile) * (last = s->num_tiles));
-    else
-        for (; last < s->num_wanted; last++)
-            s->last_tiles[last] = (Tile){s->requests[s->wanted[last]], s->wanted[last], 1};
-    s->num_last_tiles = last;
+        for (int token = s->starts[request]; token < s->starts[request + 1]; token++) s->requests[token] = request;
+    s->num_spans = 0;
+    for (int token = 0; token < s->num_tokens; token += s->spans[s->num_spans++].num_tokens) {
+        int request = s->requests[token], left = s->starts[request + 1] - token;
+        Span *span = s->spans + s->num_spans;
+        *span = (Span){request, token, least(most, left), 0};
+        if (token == s->starts[request] && left == 1) join(m, s, span, num_threads);
+    }
+    for (int i = 0; i < s->num_wanted; i++) s->last_spans[i] = (Span){s->requests[s->wanted[i]], s->wanted[i], 1, 0};
 }
 
 #include "choose.h"
 
-const int wide = WIDE, tile_rows = TILE_ROWS, max_head_dim = MAX_HEAD_DIM, max_block = MAX_BLOCK;
+const int wide = WIDE, span_rows = SPAN_ROWS, max_head_dim = MAX_HEAD_DIM, max_block = MAX_BLOCK;
 
 void run_step(const Model *m, Step *s, int num_threads) {
-    divide(m, s);
+    divide(m, s, num_threads);
     run_in_team(num_threads, compute, &(Work){m, s});
 }

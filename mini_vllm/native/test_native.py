@@ -80,6 +80,28 @@ def test_logits_agree(name):
         compare(network(name), [4, 5, 16, 32, 33, 64][seed % 6], seed)
 
 
+@pytest.mark.parametrize("precision, tolerance", [("exact", 1e-4), ("fast-cache", 1e-3)])
+@pytest.mark.parametrize("name", ["llama2", "qwen2-window"])
+def test_requests_that_begin_with_the_same_blocks_see_what_each_would_see_alone(name, precision, tolerance):
+    from mini_vllm.native.runner import NativeRunner
+    model, random = network(name), np.random.default_rng(0)
+    plain, native = (kind(model, 140, 4, **options) for kind, options in (
+        (ModelRunner, dict(attention=paged_attention)), (NativeRunner, dict(precision=precision))))
+    native._num_threads = 1  # with many threads, fewer requests attend together
+    common, own = random.integers(0, 256, 24).tolist(), iter(range(7, 140))
+    # Of each request the number of shared blocks, and the length: its last token may be in one of them.
+    requests = [(6, 30), (6, 25), (6, 33), (0, 25), (6, 25), (6, 22), (6, 26), (0, 21), (5, 21), (6, 25), (6, 30),
+                (3, 30), (4, 18)]
+    steps = []
+    for num_shared, length in requests:
+        table = [*range(1, 1 + num_shared), *(next(own) for _ in range(9 - num_shared))]
+        ids = (common[:4 * num_shared] + random.integers(0, 256, length).tolist())[:length]
+        for runner in (plain, native):
+            runner.step([RequestStep(ids[:-1], table, length - 1, False)])
+        steps.append(RequestStep(ids[-1:], table, length, True))
+    np.testing.assert_allclose(np.array(native.step(steps)), np.array(plain.step(steps)), atol=10 * tolerance)
+
+
 @pytest.mark.parametrize("bits", [4, 8, 3, 2])
 def test_packed_weights_give_the_same_logits(bits):
     for seed in range(examples(3)):
@@ -121,17 +143,27 @@ def test_keys_and_values_in_16_bits_change_something_and_take_half_the_memory():
 
 @pytest.mark.parametrize("precision", ["exact", "fast-cache"])
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_a_key_or_a_value_that_is_no_number_is_noticed_in_the_same_step_or_by_the_next(precision, broken):
+@pytest.mark.parametrize("num_tokens", [1, 3])
+def test_a_key_or_a_value_that_is_no_number_is_noticed_in_the_same_step_or_by_the_next(precision, broken, num_tokens):
     from mini_vllm.native.runner import NativeRunner
     model = make_random({**SHAPE, **SHAPES["qwen2"]}).model
     model.model.layers[0].self_attn.qkv_proj.bias[-1] = broken  # the last value
     runner = NativeRunner(model, 4, 16, precision=precision)
     try:
-        logits = np.array(runner.step([RequestStep([1, 2, 3], [1], 3, True)]))
+        logits = np.array(runner.step([RequestStep([1, 2, 3][:num_tokens], [1], num_tokens, True)]))
     except ValueError as error:
         assert str(error) == "keys or values contain NaN"
     else:
         assert np.isnan(logits).any()
+
+
+@pytest.mark.parametrize("precision, broken", [("exact", np.nan), ("fast-cache", np.nan), ("fast-cache", np.inf)])
+def test_a_piece_of_a_prompt_whose_values_are_no_numbers_is_an_error(precision, broken):
+    from mini_vllm.native.runner import NativeRunner
+    model = make_random({**SHAPE, **SHAPES["qwen2"]}).model
+    model.model.layers[-1].self_attn.qkv_proj.bias[-1] = broken
+    with pytest.raises(ValueError, match="keys or values contain NaN"):
+        NativeRunner(model, 4, 16, precision=precision).step([RequestStep([1, 2, 3], [1], 3, False)])
 
 
 @pytest.mark.parametrize("instructions, wide", [("sse2", 8), ("avx2", 16)])
