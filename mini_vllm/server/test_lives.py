@@ -27,9 +27,10 @@ def state(engine):
             engine.kv_cache.block_pool.get_usage())
 
 
-async def until_running(served, count=1):
+async def step_until_running(served, count=1):
+    """Compute single steps of a paused engine until ``count`` requests run. A running engine may finish them before."""
     while await served.engine.call(lambda engine: len(engine.scheduler.running)) < count:
-        pass
+        await served.engine.step_once()
 
 
 @pytest.mark.parametrize("fields", [{"stream": True}, {}, {"n": 4, "stream": True}, {"prompt": ["a", "b"]},
@@ -38,12 +39,12 @@ async def until_running(served, count=1):
 def test_who_leaves_frees_its_blocks_within_a_step(writer, fields):
     async def main(app, shelf):
         client = Client(PATH, body(writer, **fields))
-        task = asyncio.create_task(client.ask(app))
         async with shelf.lease(writer.name) as served:
-            await until_running(served)
-            if fields.get("stream"):
-                await client.has_begun.wait()
-            await served.engine.pause()  # until the engine knows; how long that takes depends on the machine
+            await served.engine.pause()
+            task = asyncio.create_task(client.ask(app))
+            await step_until_running(served)
+            while fields.get("stream") and not client.has_begun.is_set():
+                await served.engine.step_once()
             num_steps, num_held, usage = await served.engine.call(state)
             assert num_held and usage > 0
             client.has_left.set()
@@ -59,12 +60,14 @@ def test_who_leaves_frees_its_blocks_within_a_step(writer, fields):
 def test_who_leaves_the_queue_was_never_there(writer):
     async def main(app, shelf):
         clients = [Client(PATH, body(writer, f"text {index}")) for index in range(6)]
-        tasks = [asyncio.create_task(client.ask(app)) for client in clients]
         async with shelf.lease(writer.name) as served:
-            await until_running(served, 2)
+            await served.engine.pause()
+            tasks = [asyncio.create_task(client.ask(app)) for client in clients]
+            await step_until_running(served, 2)
             for client in clients:
                 client.has_left.set()
             await asyncio.gather(*tasks)
+            served.engine.resume()
             assert (await served.engine.call(state))[1:] == (0, 0.0)
 
     serve(main, writer, sizes={"max_num_seqs": 2})
@@ -73,15 +76,17 @@ def test_who_leaves_the_queue_was_never_there(writer):
 def test_a_full_queue_turns_away_and_says_when_to_come_back(writer):
     async def main(app, shelf):
         clients = [Client(PATH, body(writer, priority="low")) for _ in range(3)]
-        tasks = [asyncio.create_task(client.ask(app)) for client in clients]
         async with shelf.lease(writer.name) as served:
-            await until_running(served, 2)
+            await served.engine.pause()
+            tasks = [asyncio.create_task(client.ask(app)) for client in clients]
+            await step_until_running(served, 2)
             refused = await Client(PATH, body(writer, priority="low")).ask(app)
             better = Client(PATH, body(writer, priority="high", max_tokens=1))
             tasks.append(asyncio.create_task(better.ask(app)))
             too_many = await Client(PATH, body(writer, n=4)).ask(app)
             for client in clients:
                 client.has_left.set()
+            served.engine.resume()
             await asyncio.gather(*tasks)
             later = await Client(PATH, body(writer, max_tokens=1)).ask(app)
         assert refused.status == 429 and refused.headers[b"retry-after"] == b"1"
