@@ -109,6 +109,8 @@ def _long_arrival(seed: int, vocab_size: int) -> list[Item]:
 
 #: Name → its description, and its requests with token ids below a vocabulary's size
 WORKLOADS: dict[str, tuple[str, Callable[[int], list[Item]]]] = {
+    "alone": ("one request, a prompt of 32 tokens, an output of 256: what a chat feels like",
+              lambda vocab: _random(0, 1, (32, 32), (256, 256), vocab)),
     "mixed-16": ("16 requests at once, prompts of 32–512 tokens, outputs of 16–128",
                  lambda vocab: _random(0, 16, (32, 512), (16, 128), vocab)),
     "mixed-64": ("64 requests at once, prompts of 32–512 tokens, outputs of 16–128",
