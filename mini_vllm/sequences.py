@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mini_vllm.models.detokenizer import StreamingDetokenizer
-from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.models.tokenizer import StreamingDetokenizer, Tokenizer
 from mini_vllm.request import (
     CompletionOutput,
     CompletionTokensDetails,

@@ -151,8 +151,8 @@ def tiny_tales() -> tuple[dict[str, Any], tuple[tuple[str, Any], ...]]:
     """Return the config and the weights of the model that ships with the engine, as data."""
     import mini_vllm
     from mini_vllm.backend import mx
+    from mini_vllm.models.config import read_object
     from mini_vllm.models.folder import read_folder
-    from mini_vllm.models.json_fields import read_object
     folder = Path(mini_vllm.__file__ or "").parent / "assets" / "tiny-tales"
     _, weights = read_folder(folder)
     in_floats = tuple((name, array.astype(mx.float32)) for name, array in weights.items())

@@ -26,8 +26,8 @@ def check_server() -> None:
 
 def check_model(name: str) -> None:
     """Raise LabError, with the nearest name, if there is no such model here. A model of the hub is downloaded."""
-    from mini_vllm.models.json_fields import LoadError
-    from mini_vllm.models.resolve_name import find_model
+    from mini_vllm.models.catalogue import find_model
+    from mini_vllm.models.config import LoadError
     try:
         find_model(name)
     except LoadError as error:

@@ -223,10 +223,8 @@ def _trace(arguments: argparse.Namespace) -> int:
 
 
 def _pull(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from mini_vllm.models.pull import pull
-    print(pull(arguments.model, Console(stderr=True)))
+    print(pull(arguments.model))
     return 0
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from mini_vllm.cli.conversation import Context, Conversation
 from mini_vllm.conftest import make_talker
-from mini_vllm.models.folder_tokenizer import tokenizer_from_folder
+from mini_vllm.models.folder import tokenizer_from_folder
 from mini_vllm.request import CompletionOutput, RequestOutput, Usage
 
 

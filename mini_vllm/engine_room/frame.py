@@ -27,8 +27,8 @@ from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
-from mini_vllm.models.quantised import Packing
 from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.models.weights import Packing
 from mini_vllm.native.runner import NativeRunner
 from mini_vllm.native.sampler import NativeSampler
 from mini_vllm.native.weights import PACKINGS

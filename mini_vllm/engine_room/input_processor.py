@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from mini_vllm.checks import an_instance, token_ids
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
-from mini_vllm.models.token_bytes import token_bytes
+from mini_vllm.models.tokenizer import token_bytes
 from mini_vllm.request import Priority, Request, SamplingParams, checked_extra_keys, checked_priority
 from mini_vllm.sampling.bad_words import BadWords
 from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT

@@ -18,7 +18,7 @@ from mini_vllm.gpu.kernels import rope_and_write as turn_module
 from mini_vllm.gpu.kernels import small_batch_matmul as skinny_module
 from mini_vllm.gpu.kernels.paged import FEW_BLOCKS, KernelAttention, PoolShape
 from mini_vllm.models.config import ModelConfig
-from mini_vllm.models.rope import Rope
+from mini_vllm.models.network import Rope
 
 #: Called like ``paged_attention``.
 Attend = Callable[..., mx.array]

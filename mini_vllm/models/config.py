@@ -1,13 +1,16 @@
-"""The numbers that define a network of the Llama family, read from a ``config.json`` and checked."""
+"""The numbers that define a network of the Llama family, read from a ``config.json`` and checked.
+
+``Fields`` checks each field of a JSON object as it is read. Importing this module does not import MLX.
+"""
 
 from __future__ import annotations
 
+import json
 import reprlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-
-from mini_vllm.models.json_fields import FieldError, Fields
-from mini_vllm.models.rope import UnsupportedModel, rope_frequencies
+from pathlib import Path
+from typing import Any
 
 #: model_type → the values of missing fields, as in transformers 5
 DEFAULTS: dict[str, dict[str, object]] = {
@@ -19,6 +22,94 @@ DEFAULTS: dict[str, dict[str, object]] = {
               "max_window_layers": 28, "head_dim": 128},
 }
 FULL, SLIDING = "full_attention", "sliding_attention"
+#: The kinds of rope scaling → the numbers that each needs
+ROPE_TYPES = {"default": (), "linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+              "yarn": ("factor",)}
+#: A larger number is infinite in float32.
+LARGEST_NUMBER = 3e38
+
+
+class LoadError(ValueError):
+    """A model cannot be loaded; the message names the file, tensor or field."""
+
+
+class UnsupportedModel(ValueError):
+    """A model that this network does not support; the message names the problem and lists what is supported."""
+
+
+class FieldError(ValueError):
+    """A field is missing or invalid; the message names the field, its value and what it must be."""
+
+    def __init__(self, field: str, complaint: str) -> None:
+        super().__init__(f"{field} {complaint}")
+        self.field = field
+        self.complaint = complaint
+
+
+class Fields:
+    """A JSON object. A null field counts as missing; a missing field has its default, if there is one."""
+
+    def __init__(self, content: Mapping[str, object], name: str = "") -> None:
+        self._content = content
+        self._prefix = f"{name}." if name else ""
+
+    def __contains__(self, name: str) -> bool:
+        return self._content.get(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the fields that are not missing."""
+        return (name for name in self._content if name in self)
+
+    def get(self, name: str) -> object:
+        """Return the field unchecked."""
+        return self._content.get(name)
+
+    def error(self, name: str, must: str) -> FieldError:
+        is_what = f"is {reprlib.repr(self.get(name))}" if name in self else "is missing"
+        return FieldError(self._prefix + name, f"{is_what}, {must}")
+
+    def whole(self, name: str, default: int | None = None, at_least: int = 1) -> int:
+        value = self.get(name) if name in self else default
+        if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+            raise self.error(name, f"must be a whole number, at least {at_least}")
+        return value
+
+    def number(self, name: str, default: float | None = None, above: float = 0) -> float:
+        value = self.get(name) if name in self else default
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not above < value < LARGEST_NUMBER:
+            raise self.error(name, f"must be a number above {above}")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        """Return a boolean field; False if it is missing."""
+        value = self.get(name)
+        if not isinstance(value, bool) and value is not None:
+            raise self.error(name, "must be true or false")
+        return bool(value)
+
+    def part(self, name: str) -> Fields:
+        """Return an object inside this one; an empty one if the field is missing."""
+        value = self.get(name) if name in self else {}
+        if not isinstance(value, Mapping):
+            raise self.error(name, "must be an object")
+        return Fields(value, self._prefix + name)
+
+    def only(self, name: str, supported: object) -> None:
+        """Raise FieldError unless the field is missing or has the supported value."""
+        if name in self and self.get(name) != supported:
+            shown = supported if isinstance(supported, str) else json.dumps(supported)
+            raise self.error(name, f"supported: {shown}")
+
+
+def read_object(file: Path, error_type: type[ValueError] = LoadError) -> dict[str, Any]:
+    """Return the JSON object in a file. Raise ``error_type`` if the file contains none."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise error_type(f"{file}: not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise error_type(f"{file} holds {reprlib.repr(content)}, must be a JSON object")
+    return content
 
 
 @dataclass(frozen=True)
@@ -37,7 +128,8 @@ class ModelConfig:
     max_position_embeddings: int
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10_000.0
-    rope_scaling: Mapping[str, object] | None = None
+    #: Fields of the file, which were checked.
+    rope_scaling: Mapping[str, Any] | None = None
     #: The frequency of each pair is divided by these, as a GGUF file may say.
     rope_factors: tuple[float, ...] | None = None
     #: The checkpoint rotates pairs (0, 1), (2, 3), … instead of (0, d/2), (1, d/2 + 1), …; the loader reorders it.
@@ -75,11 +167,9 @@ class ModelConfig:
         if head_dim % 2:
             raise FieldError("head_dim", f"is {head_dim}, must be even: its halves are rotated against each other")
         max_positions = fields.whole("max_position_embeddings")
-        rope_theta, rope = _read_rope(fields, head_dim, max_positions)
+        rope_theta, rope = _read_rope(fields, max_positions)
         if rope["rope_type"] == "yarn":  # extended to longer texts than it was trained on
-            scaling = Fields(rope)
-            trained_length = scaling.whole("original_max_position_embeddings")
-            max_positions = max(max_positions, int(scaling.number("factor") * trained_length))
+            max_positions = max(max_positions, int(rope["factor"] * rope["original_max_position_embeddings"]))
         sliding_window, sliding_layers = _read_windows(fields, model_type, num_layers)
         attention_bias, mlp_bias = fields.flag("attention_bias"), fields.flag("mlp_bias")
         has_bias = attention_bias and model_type in ("llama", "qwen3")
@@ -100,79 +190,85 @@ class ModelConfig:
         return self.sliding_window if layer in self.sliding_layers else None
 
 
-def _read_rope(fields: Fields, head_dim: int, max_positions: int) -> tuple[float, dict[str, object]]:
+def _read_rope(fields: Fields, max_positions: int) -> tuple[float, dict[str, Any]]:
     """Return the base of the rotary frequencies and their scaling.
 
-    As in transformers 5, they may be in the config itself, in ``rope_scaling`` and in ``rope_parameters``. Raise
-    FieldError with both values where two of these disagree.
+    As in transformers 5, they may be in the config itself, in ``rope_parameters`` and in ``rope_scaling``. Raise
+    FieldError with both values where two of these disagree, and UnsupportedModel for an unknown kind.
     """
-    outside = {key: fields.get(key) for key in ("rope_theta", "original_max_position_embeddings") if key in fields}
-    found: dict[str, dict[str, object]] = {}
-    fields.only("partial_rotary_factor", 1.0)
-    for name in ("rope_parameters", "rope_scaling"):
-        part = fields.part(name)
-        part.only("partial_rotary_factor", 1.0)
-        for layers in (FULL, SLIDING):
-            if layers in part:
-                raise FieldError(f"{name}.{layers}", "is not supported: all layers must have the same rotation")
-        rope = {key: part.get(key) for key in part if key in part}
-        kind = rope.pop("type", rope.get("rope_type", "default"))
-        for key, value in {"rope_type": kind, **outside}.items():
-            if rope.setdefault(key, value) != value:
-                other = f"{name}.type" if key == "rope_type" else key
-                raise FieldError(f"{name}.{key}", f"is {reprlib.repr(rope[key])}, but {other} is {reprlib.repr(value)}")
-        if [*part]:
-            found[name] = rope
-    if len(found) == 2:
-        (first, parameters), (second, scaling) = found.items()
-        for key in ("rope_type", *sorted(parameters.keys() | scaling.keys())):
-            if parameters.get(key) != scaling.get(key):
-                raise FieldError(f"{first}.{key}", f"is {reprlib.repr(parameters.get(key))}, but {second}.{key} is "
-                                                   f"{reprlib.repr(scaling.get(key))}")
-    name, rope = next(reversed(found.items()), ("rope_parameters", {"rope_type": "default", **outside}))
+    outside = {name: fields.get(name) for name in ("rope_theta", "original_max_position_embeddings") if name in fields}
+    found: dict[str, dict[str, Any]] = {}
+    for place in ("rope_parameters", "rope_scaling"):
+        part = fields.part(place)
+        rope = {name: part.get(name) for name in part}
+        if rope:
+            kind = rope.pop("type", rope.get("rope_type", "default"))
+            _check_equal(f"{place}.rope_type", rope.setdefault("rope_type", kind), f"{place}.type", kind)
+            for name, value in outside.items():
+                _check_equal(f"{place}.{name}", rope.setdefault(name, value), name, value)
+            found[place] = rope
+    place, rope = next(reversed(found.items()), ("rope_scaling", {"rope_type": "default", **outside}))
+    for other in found:
+        for name in ("rope_type", *sorted(rope.keys() | found[other].keys())):
+            _check_equal(f"{other}.{name}", found[other].get(name), f"{place}.{name}", rope.get(name))
     if rope["rope_type"] in ("llama3", "yarn"):
         rope.setdefault("original_max_position_embeddings", max_positions)
-    theta = (fields if "rope_theta" in fields else Fields(rope, name)).number("rope_theta", 10_000.0, above=1)
-    rope_frequencies(theta, head_dim, Fields(rope, name))
-    return theta, rope
+    fields.only("partial_rotary_factor", 1.0)
+    _check_rope(Fields(rope, place))
+    return (fields if "rope_theta" in fields else Fields(rope, place)).number("rope_theta", 10_000.0, above=1), rope
+
+
+def _check_equal(name: str, value: object, other: str, its: object) -> None:
+    if value != its:
+        raise FieldError(name, f"is {reprlib.repr(value)}, but {other} is {reprlib.repr(its)}")
+
+
+def _check_rope(rope: Fields) -> None:
+    """Raise an error unless the network can compute this scaling."""
+    kind = rope.get("rope_type")
+    if not isinstance(kind, str) or kind not in ROPE_TYPES:
+        raise UnsupportedModel(f"rope scaling {reprlib.repr(kind)} is not supported; supported: "
+                               f"{', '.join(ROPE_TYPES)}")
+    for layers in (FULL, SLIDING):
+        if layers in rope:
+            raise rope.error(layers, "but all layers must have the same rotation")
+    rope.only("partial_rotary_factor", 1.0)
+    for name in ROPE_TYPES[kind]:
+        rope.number(name)
+    if kind == "llama3":
+        rope.number("high_freq_factor", above=rope.number("low_freq_factor"))
+    if kind in ("llama3", "yarn"):
+        rope.whole("original_max_position_embeddings")
+    if kind == "yarn":
+        rope.only("truncate", True)
+        for name in ("beta_fast", "beta_slow", "attention_factor"):
+            rope.number(name, 1)
+        for name in ("mscale", "mscale_all_dim"):
+            if rope.get(name):  # both may be 0
+                rope.number(name)
 
 
 def _read_windows(fields: Fields, model_type: str, num_layers: int) -> tuple[int | None, Collection[int]]:
     """Return the length of the sliding window and the layers that have one, as transformers 5 does.
 
     Llama has no windows. Mistral has one in all layers, unless its length is null. Qwen has one if
-    ``use_sliding_window`` is set, in the layers that ``layer_types`` lists or else from ``max_window_layers`` on.
+    ``use_sliding_window`` is set, in the layers that ``layer_types`` lists or else from ``max_window_layers`` on. Raise
+    FieldError for a list that says something else.
     """
-    is_used, types = fields.flag("use_sliding_window"), _read_layer_types(fields, num_layers)
+    is_used = fields.flag("use_sliding_window")
     if model_type == "llama" and is_used:
-        raise FieldError("use_sliding_window", "is True, but a llama network has no windows")
-    has_window = model_type == "mistral" or (is_used and model_type != "llama")
-    window = fields.whole("sliding_window") if has_window and "sliding_window" in fields else None
-    layers: Collection[int] = ()
-    if window is not None:
+        raise fields.error("use_sliding_window", "but a llama network has no windows")
+    window, layers = None, range(0)
+    if "sliding_window" in fields and (model_type == "mistral" or is_used):
+        window = fields.whole("sliding_window")
         layers = range(0 if model_type == "mistral" else fields.whole("max_window_layers", at_least=0), num_layers)
-    if types is not None:
-        listed = tuple(layer for layer, kind in enumerate(types) if kind == SLIDING)
-        if window is None and listed:
-            raise FieldError("layer_types", f"has {SLIDING!r}, but a {model_type} network has no window if "
-                                            f"use_sliding_window is {is_used} and sliding_window is "
-                                            f"{fields.get('sliding_window')}")
-        if model_type == "mistral" and len(listed) != len(layers):
-            raise FieldError("layer_types", f"has {FULL!r}, but sliding_window is {window}, and a mistral network has "
-                                            "windows in all layers")
-        layers = listed
-    return (window, layers) if len(layers) else (None, ())
-
-
-def _read_layer_types(fields: Fields, num_layers: int) -> list[object] | None:
     if "layer_types" not in fields:
-        return None
+        return (window, layers) if layers else (None, ())
     types = fields.get("layer_types")
-    if not isinstance(types, list):
-        raise fields.error("layer_types", "must be a list")
-    if len(types) != num_layers:
-        raise FieldError("layer_types", f"has {len(types)} entries, must have {num_layers}, one per layer")
-    unknown = [kind for kind in types if kind not in (FULL, SLIDING)]
-    if unknown:
-        raise FieldError("layer_types", f"has {reprlib.repr(unknown[0])}, supported: {FULL}, {SLIDING}")
-    return types
+    if not isinstance(types, list) or len(types) != num_layers or any(kind not in (FULL, SLIDING) for kind in types):
+        raise fields.error("layer_types", f"must be a list of {num_layers} entries, one per layer: {FULL} or {SLIDING}")
+    listed = tuple(layer for layer, kind in enumerate(types) if kind == SLIDING)
+    if (listed and window is None) or (model_type == "mistral" and len(listed) != len(layers)):
+        raise fields.error("layer_types", f"but a {model_type} network with sliding_window {window} has windows in "
+                                          f"{'all' if layers else 'no'} layers (use_sliding_window is {is_used})")
+    return (window, listed) if listed else (None, ())

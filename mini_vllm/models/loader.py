@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.backend import check_process
-from mini_vllm.models.config import ModelConfig
-from mini_vllm.models.folder import check_folder, read_folder
-from mini_vllm.models.folder_tokenizer import tokenizer_from_folder
+from mini_vllm.models.catalogue import KNOWN, find_model
+from mini_vllm.models.config import Fields, LoadError, ModelConfig, read_object
+from mini_vllm.models.folder import check_folder, read_folder, tokenizer_from_folder
 from mini_vllm.models.gguf import read_gguf
 from mini_vllm.models.gguf_file import GGUFFile
-from mini_vllm.models.json_fields import LoadError
 from mini_vllm.models.network import Model
-from mini_vllm.models.quantised import Packing
-from mini_vllm.models.resolve_name import find_model
-from mini_vllm.models.sampling_defaults import sampling_defaults
 from mini_vllm.models.tokenizer import Tokenizer, TokenizerError
-from mini_vllm.models.weights import make_model
+from mini_vllm.models.weights import Packing, make_model
+from mini_vllm.request import SamplingParams
 
 DEFAULT_MODEL = "tiny-tales"
+#: The fields of a generation_config.json that are used. All are fields of SamplingParams, which checks their values.
+FOLLOWED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True)
@@ -75,3 +74,24 @@ def check(path: Path) -> Tokenizer | None:
         return tokenizer_from_folder(path, config.vocab_size)
     except TokenizerError as error:
         raise LoadError(f"{path.name}: {error}") from None
+
+
+def sampling_defaults(path: Path) -> Mapping[str, Any]:
+    """Return the recommended sampling of the model in this folder or .gguf file: fields of SamplingParams.
+
+    They are in the folder's generation_config.json or, for a model that was pulled, in the catalogue. Raise LoadError
+    that names the file and the invalid field.
+    """
+    file = path / "generation_config.json"
+    if not file.is_file():
+        of_pulled = {model.path.resolve(): model.sampling_defaults for model in KNOWN.values()}
+        return of_pulled.get(path.resolve(), {})
+    fields = Fields(read_object(file))
+    defaults: dict[str, Any] = {name: fields.get(name) for name in FOLLOWED if name in fields}
+    try:
+        SamplingParams(**defaults)
+        if "do_sample" in fields and not fields.flag("do_sample"):  # greedy, whatever else the file says
+            defaults["temperature"] = 0.0
+    except ValueError as error:  # from SamplingParams, or a FieldError
+        raise LoadError(f"{file}: {error}") from None
+    return defaults

@@ -15,16 +15,102 @@ different ways stay separate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mini_vllm.backend import mx, nn
 from mini_vllm.models.config import ModelConfig
-from mini_vllm.models.json_fields import Fields
-from mini_vllm.models.rope import Rope, rope_frequencies
 
 #: attend(layer_index, queries [n, num_heads, head_dim], keys_values [n, 2 * num_kv_heads, head_dim]) → like queries
 Attend = Callable[[int, mx.array, mx.array], mx.array]
+
+
+class Rope:
+    """Rotates queries and keys by their positions, and leaves values unchanged, all heads at once.
+
+    The angles are computed once per step, not once per layer. Element i of a head rotates together with element i +
+    head_dim / 2, so a head is treated as two halves, and each is mixed with the other.
+    """
+
+    def __init__(self, frequencies: mx.array, scale: float, num_rotated: int, num_values: int) -> None:
+        """Store the frequencies for ``num_rotated`` heads of queries and keys, followed by ``num_values`` heads of
+        values."""
+        self.frequencies, self.scale = frequencies, scale
+        self.num_rotated, self.num_values = num_rotated, num_values
+        mx.eval(self.frequencies)
+
+    def angles(self, positions: mx.array) -> tuple[mx.array, mx.array]:
+        """Return two arrays of factors for tokens at ``positions`` [n], each [n, heads, 2, head_dim / 2].
+
+        To rotate, each half of a head is multiplied by the first array, its other half by the second, and both products
+        are added.
+        """
+        angles = positions[:, None, None, None].astype(mx.float32) * self.frequencies
+        cos, sin = mx.cos(angles), mx.sin(angles)
+        if self.scale != 1.0:
+            cos, sin = cos * self.scale, sin * self.scale
+        num_tokens, _, _, half = cos.shape
+        rotated, values = (num_tokens, self.num_rotated, 2, half), (num_tokens, self.num_values, 2, half)
+        mixed = mx.broadcast_to(mx.concatenate([-sin, sin], axis=2), rotated)
+        return (mx.concatenate([mx.broadcast_to(cos, rotated), mx.ones(values)], axis=1),
+                mx.concatenate([mixed, mx.zeros(values)], axis=1))
+
+    @staticmethod
+    def rotate(x: mx.array, angles: tuple[mx.array, mx.array]) -> mx.array:
+        """Rotate ``x``, which is [n, heads, head_dim]."""
+        halves = x.reshape(*x.shape[:2], 2, -1)
+        return (halves * angles[0] + halves[:, :, ::-1] * angles[1]).astype(x.dtype).reshape(x.shape)
+
+
+def rope_frequencies(config: ModelConfig) -> tuple[mx.array, float]:
+    """Return the radians per position of each rotated pair, [head_dim / 2], and the factor of the rotated vectors.
+
+    Models are trained on short texts and then extended to longer ones by making some pairs rotate more slowly.
+    ``rope_scaling`` in their config says how: the Llama family uses "linear", "llama3" and "yarn".
+    """
+    inverse = config.rope_theta ** (-mx.arange(0, config.head_dim, 2, dtype=mx.float32) / config.head_dim)
+    scaling, scale = config.rope_scaling, 1.0
+    if scaling is not None:
+        factor = scaling["factor"]
+        # The share of each frequency that stays as trained; the rest is divided by the factor.
+        if scaling["rope_type"] == "linear":
+            kept = mx.zeros_like(inverse)
+        elif scaling["rope_type"] == "llama3":  # slow pairs are scaled, fast ones are not
+            low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+            num_turns = scaling["original_max_position_embeddings"] * inverse / (2 * math.pi)
+            kept = mx.clip((num_turns - low) / (high - low), 0.0, 1.0)
+        else:
+            kept, scale = _yarn(scaling, inverse.size, config.rope_theta)
+        inverse = kept * inverse + (1 - kept) * inverse / factor
+    if config.rope_factors is not None:
+        inverse = inverse / mx.array(config.rope_factors)
+    return inverse, scale
+
+
+def _yarn(scaling: Mapping[str, Any], num_pairs: int, theta: float) -> tuple[mx.array, float]:
+    """Return the shares of yarn, and its factor: like llama3, but blended by the index of the pair.
+
+    The blend is between the pairs that make ``beta_fast`` and ``beta_slow`` turns within the trained length. Attention
+    is made sharper, the more so the larger ``factor`` is.
+    """
+    trained_length, factor = scaling["original_max_position_embeddings"], scaling["factor"]
+
+    def pair_that_makes(num_turns: float) -> float:
+        return num_pairs * math.log(trained_length / (num_turns * 2 * math.pi)) / math.log(theta)
+
+    first = max(math.floor(pair_that_makes(scaling.get("beta_fast", 32))), 0)
+    last = min(math.ceil(pair_that_makes(scaling.get("beta_slow", 1))), 2 * num_pairs - 1)
+    width = last - first or 0.001
+    kept = 1 - mx.clip((mx.arange(num_pairs, dtype=mx.float32) - first) / width, 0.0, 1.0)
+
+    def sharpness(share: float) -> float:
+        return 0.1 * share * math.log(factor) + 1 if factor > 1 else 1.0
+
+    # As in transformers, one of the two alone, or 0, changes nothing; mlx-lm uses one alone.
+    share, share_of_all = scaling.get("mscale"), scaling.get("mscale_all_dim")
+    scale = sharpness(share) / sharpness(share_of_all) if share and share_of_all else sharpness(1)
+    return kept, float(scaling.get("attention_factor", scale))
 
 
 class QKNorm(nn.Module):
@@ -141,10 +227,7 @@ class Model(nn.Module):
         self.model = Body(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        frequencies, scale = rope_frequencies(config.rope_theta, config.head_dim, Fields(config.rope_scaling or {}))
-        if config.rope_factors is not None:
-            frequencies = frequencies / mx.array(config.rope_factors)
-        self._rope = Rope(frequencies, scale, config.num_heads + config.num_kv_heads, config.num_kv_heads)
+        self._rope = Rope(*rope_frequencies(config), config.num_heads + config.num_kv_heads, config.num_kv_heads)
 
     @property
     def num_bytes(self) -> int:

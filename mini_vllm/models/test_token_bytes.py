@@ -5,8 +5,7 @@ import pytest
 
 from mini_vllm.models.loader import load
 from mini_vllm.models.test_tokenizer import byte_level_backend, sentencepiece_backend
-from mini_vllm.models.token_bytes import token_bytes
-from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.models.tokenizer import Tokenizer, token_bytes
 
 BACKENDS = {"bytes": byte_level_backend, "bytes like Qwen's": lambda: byte_level_backend("qwen2"),
             "llama 2": sentencepiece_backend, "metaspace": lambda: sentencepiece_backend(llama_2=False),

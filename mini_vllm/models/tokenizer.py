@@ -1,29 +1,29 @@
-"""Text to token ids and back, and a chat to one text."""
+"""Text to token ids and back, a chat to one text, and the text of an output as it grows."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import jinja2
 import tokenizers
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import models, pre_tokenizers
 
-from mini_vllm.models.chat_template import compile_template
-from mini_vllm.models.json_fields import FileError
-from mini_vllm.models.token_bound import longest_token, lost_characters
-
-#: Real templates have up to 25 kB, real vocabulary entries up to 256 characters.
-MAX_TEMPLATE_CHARS, MAX_PIECE_CHARS = 256 * 2**10, 1024
-#: Real vocabularies have up to 262,144 entries.
-MAX_TOKENS = 2**19
-#: The library writes a backtrace to stderr for each panic. After this many, a tokenizer is no longer used.
-MAX_PANICS = 8
+#: Normalizers and pre-tokenizers that keep every character of a text. NFC may combine several into one, but no more
+#: than a letter and three marks.
+KEEPING, MAX_COMPOSED = {"NFC", "Prepend", "Replace", "Split", "Digits", "Metaspace", "ByteLevel", "Sequence"}, 4
+#: A token that stands for one byte, in vocabularies that are not made of bytes.
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-class TokenizerError(FileError):
+class TokenizerError(ValueError):
     """A tokenizer cannot be read, or it cannot process a text or a chat."""
 
 
@@ -53,12 +53,8 @@ class Tokenizer:
                  num_rows: int | None = None) -> None:
         """Wrap a library tokenizer.
 
-        ``num_rows`` is the size of the network's vocabulary: a text with a larger id is rejected. Raise TokenizerError
-        for a chat template or a vocabulary entry that is too long.
+        ``num_rows`` is the size of the network's vocabulary: a text with a larger id is rejected.
         """
-        if chat_template is not None and len(chat_template) > MAX_TEMPLATE_CHARS:
-            raise TokenizerError(f"the chat template has {len(chat_template)} characters, must have at most "
-                                 f"{MAX_TEMPLATE_CHARS}")
         # A file may contain the truncation and padding of its training. A prompt must arrive whole.
         backend.no_truncation()
         backend.no_padding()
@@ -70,15 +66,8 @@ class Tokenizer:
         #: Every id that ends a text. A chat model often has two: the end of a turn and the end of a document.
         self.eos_token_ids = eos_token_ids
         self.chat_template = chat_template
-        self._num_rows, self._num_panics = num_rows, 0
-        # One entry at a time, unlike ``get_vocab``, so that other threads can run.
-        pieces = map(backend.id_to_token, range(max(min(num_rows or 0, MAX_TOKENS), self.vocab_size)))
-        longest_piece = max((len(piece) for piece in pieces if piece), default=1)
-        if longest_piece > MAX_PIECE_CHARS:
-            raise TokenizerError(f"the longest entry of the vocabulary has {longest_piece} characters, must have at "
-                                 f"most {MAX_PIECE_CHARS}")
-        with panics_told():
-            self._longest_token, self._lost_characters = longest_token(backend, longest_piece), lost_characters(backend)
+        self._num_rows = num_rows
+        self._longest_token = _longest_token(backend)
 
     @property
     def vocab_size(self) -> int:
@@ -86,11 +75,11 @@ class Tokenizer:
         return self._backend.get_vocab_size(with_added_tokens=True)
 
     def min_num_tokens(self, text: str) -> int:
-        """Return a lower bound on the tokens of ``text``, or 0 without one. Unlike ``encode``, it takes no time."""
-        if self._longest_token is None:
-            return 0
-        num_lost = sum(text.count(character) for character in self._lost_characters)
-        return (len(text) - num_lost) // self._longest_token
+        """Return a lower bound on the tokens of ``text``, or 0 without one. Unlike ``encode``, it takes no time.
+
+        A server rejects a text of many megabytes unread with it.
+        """
+        return 0 if self._longest_token is None else len(text) // self._longest_token
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Convert a text into token ids.
@@ -99,9 +88,8 @@ class Tokenizer:
         tokenizer puts before and after a text are added.
         """
         try:
-            # Unlike ``encode``, this lets other threads run.
-            ids: list[int] = self._call(self._backend.encode_batch_fast, [text],
-                                        add_special_tokens=add_special_tokens)[0].ids
+            with panics_told():  # unlike ``encode``, this call lets other threads run
+                ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         except TypeError:
             raise TokenizerError(f"text is {reprlib.repr(text)}, must be a str without lone surrogates") from None
         if self._num_rows is not None and ids and max(ids) >= self._num_rows:
@@ -115,7 +103,7 @@ class Tokenizer:
         Bytes that are not UTF-8 become U+FFFD; ids outside the vocabulary are skipped.
         """
         try:
-            text: str = self._call(self._backend.decode, token_ids, skip_special_tokens=skip_special_tokens)
+            text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
         except (OverflowError, TypeError):
             raise TokenizerError(f"token ids are {reprlib.repr(token_ids)}, must be whole numbers from 0") from None
         return text
@@ -129,21 +117,10 @@ class Tokenizer:
         return None if not piece or (skip_special_tokens and piece in self._special_tokens) else piece
 
     @property
-    def decoder_state(self) -> bytes:
-        """How entries of the vocabulary become text, as the library's JSON."""
-        state: bytes = b"null" if self._backend.decoder is None else self._backend.decoder.__getstate__()
-        return state
-
-    def _call(self, function: Callable[..., Any], argument: object, **options: bool) -> Any:
-        """Call the library. A panic becomes a TokenizerError; after too many panics every use raises one."""
-        if self._num_panics >= MAX_PANICS:
-            raise TokenizerError(f"the tokenizer has failed {MAX_PANICS} times and is not used again")
-        try:
-            return function(argument, **options)
-        except BaseException as error:
-            self._num_panics += type(error).__name__ == "PanicException"
-            with panics_told():
-                raise
+    def is_byte_level(self) -> bool:
+        """Whether each character of a vocabulary entry stands for one byte of a text."""
+        decoder = self._backend.decoder
+        return decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
 
     def is_special(self, text: str) -> bool:
         """Check whether ``text`` is a special token, which ``decode`` leaves out."""
@@ -176,3 +153,140 @@ class Tokenizer:
             raise TokenizerError(f"messages is {reprlib.repr(messages)}, must be a list of at least one "
                                  "{'role': ..., 'content': ...}")
         return self.encode(self.apply_chat_template(messages), add_special_tokens=False)
+
+
+def _longest_token(backend: tokenizers.Tokenizer) -> int | None:
+    """Return the most characters of a text that one token can stand for; None if there is no bound.
+
+    It is the length of the vocabulary's longest entry if every character of a text ends up in some token: the library
+    must merge bytes, and nothing may remove characters before that. ASCII characters that a vocabulary lacks count as
+    if they had a token.
+    """
+    model = backend.model
+    steps = b"".join(step.__getstate__() for step in (backend.normalizer, backend.pre_tokenizer) if step is not None)
+    kinds = set(re.findall(r'"type":"(\w+)"', steps.decode()))
+    removes = b'"behavior":"Removed"' in steps or b'"content":""' in steps
+    if not isinstance(model, models.BPE) or not kinds <= KEEPING or removes:
+        return None
+    # The bytes of all characters beyond ASCII, as a vocabulary of bytes writes them, but for those that come first.
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    later_bytes = {by_bytes.pre_tokenize_str(chr(code))[0][0][-1] for code in range(0x80, 0xC0)}
+    if not model.byte_fallback and ("ByteLevel" not in kinds or None in map(backend.token_to_id, later_bytes)):
+        return None
+    # One entry at a time, unlike ``get_vocab``, so that other threads can run.
+    pieces = map(backend.id_to_token, range(backend.get_vocab_size(with_added_tokens=True)))
+    return max((len(piece) for piece in pieces if piece), default=1) * (MAX_COMPOSED if "NFC" in kinds else 1)
+
+
+def compile_template(source: str) -> jinja2.Template:
+    """Compile a chat template with what checkpoints expect: ``raise_exception``, ``strftime_now``, ``tojson`` and loop
+    controls.
+
+    It runs in a sandbox that neither reaches into Python nor changes its arguments.
+    """
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                extensions=["jinja2.ext.loopcontrols"])
+    environment.globals.update(raise_exception=_raise_exception,
+                               strftime_now=lambda format: datetime.now().strftime(format))
+    # Jinja's own filter would write < and > as HTML escapes.
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+    return environment.from_string(source)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+class StreamingDetokenizer:
+    """The text of a growing token sequence, never half a character.
+
+    Decoding token by token would be wrong: a character may span tokens, and the first token of a text loses its leading
+    space. Decoding everything each time would be quadratic. So each step decodes a window twice, with and without the
+    new token, and the difference is the new text.
+
+        token ids   [ ......... text emitted ........ | new ]
+                               [ context, at most 8 ]          decoded: "…ein sch"
+                               [ context, at most 8   new ]    decoded: "…ein schö"
+
+    The context may begin inside a character. UTF-8 resynchronises within 4 bytes, and the next 4 contain a whole
+    character, so after 8 tokens the end of both texts is right, whatever precedes it.
+
+    The last U+FFFD of a text may be the start of an incomplete character. It is held back until something follows it.
+    """
+
+    NUM_CONTEXT_TOKENS = 8
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._context_ids: list[int] = []
+        #: Byte tokens like ``<0xC3>``. One bad byte spoils the whole run of them, so a run waits for its end.
+        self._held_ids: list[int] = []
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """All text emitted so far."""
+        self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+    def add(self, token_id: int) -> str:
+        """Add a token and return the new text that is certain; empty while a character is incomplete."""
+        piece = self._tokenizer.piece(token_id, self._skip_special_tokens)
+        if piece is None:
+            return ""
+        self._held_ids.append(token_id)
+        if BYTE_PIECE.fullmatch(piece):
+            return ""
+        window_ids = self._context_ids + self._held_ids
+        new_text = self._emit(self._decode(window_ids).removesuffix("\ufffd"))
+        self._context_ids = window_ids[-self.NUM_CONTEXT_TOKENS:]
+        self._held_ids = []
+        return new_text
+
+    def finish(self) -> str:
+        """Return the rest, with U+FFFD for a character that was never completed. The next token starts a new text."""
+        new_text = self._emit(self._decode(self._context_ids + self._held_ids))
+        self._context_ids, self._held_ids = [], []
+        return new_text
+
+    def _emit(self, window_text: str) -> str:
+        new_text = window_text[len(self._decode(self._context_ids).removesuffix("\ufffd")):]
+        self._pieces.append(new_text)
+        return new_text
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, self._skip_special_tokens)
+
+
+class TokenBytes(NamedTuple):
+    """The bytes of every token. Tokens that are not text have none."""
+
+    of_token: list[bytes]
+    #: Tokens that have another text at the beginning of an output, where some decoders drop a space.
+    not_first: list[int]
+
+
+def token_bytes(tokenizer: Tokenizer) -> TokenBytes:
+    """Return the bytes of every token, as ``Tokenizer.decode`` uses them, without special tokens."""
+    pieces = [tokenizer.piece(token_id) or "" for token_id in range(tokenizer.vocab_size)]
+    if tokenizer.is_byte_level:
+        # Printable bytes stand for themselves. The others were given the characters from U+0100 on, in order.
+        printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        others = [byte for byte in range(256) if byte not in printable]
+        byte_of = {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+        return TokenBytes([bytes(byte_of[character] for character in piece) if byte_of.keys() >= set(piece)
+                           else piece.encode() for piece in pieces], [])
+    anchor = next((token_id for token_id, piece in enumerate(pieces) if piece.isalpha()), None)
+    of_token, not_first = [], []
+    for token_id, piece in enumerate(pieces):
+        if match := BYTE_PIECE.fullmatch(piece):
+            of_token.append(bytes([int(match[1], 16)]))
+            continue
+        text = alone = tokenizer.decode([token_id]) if piece else ""
+        if piece and anchor is not None:
+            text = tokenizer.decode([anchor, token_id])[len(tokenizer.decode([anchor])):]
+        of_token.append(text.encode())
+        if text != alone:
+            not_first.append(token_id)
+    return TokenBytes(of_token, not_first)

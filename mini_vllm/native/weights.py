@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from mini_vllm.backend import mx, nn
 from mini_vllm.models.network import Model, SideBySide
-from mini_vllm.models.quantised import GROUP_SIZES, Packing
+from mini_vllm.models.weights import GROUP_SIZES, Packing
 
 Array = npt.NDArray[Any]
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from mini_vllm.checks import real_number, whole_number
 from mini_vllm.models.catalogue import ASSETS, SHIPPED
-from mini_vllm.models.config import ModelConfig
-from mini_vllm.models.json_fields import Fields, LoadError, read_object
+from mini_vllm.models.config import Fields, LoadError, ModelConfig, read_object
 from mini_vllm.models.random_model import RANDOM_MODELS
 
 #: The largest number of layers, heads, … that is accepted: all products stay far below the limit of a float.

@@ -7,10 +7,9 @@ import re
 import pytest
 
 from mini_vllm.fast import tuning
-from mini_vllm.models.config import ModelConfig
-from mini_vllm.models.json_fields import LoadError
+from mini_vllm.models.config import LoadError, ModelConfig
 from mini_vllm.models.random_model import RANDOM_MODELS
-from mini_vllm.models.shapes import checkpoint_shapes
+from mini_vllm.models.weights import checkpoint_shapes
 from mini_vllm.plan import machines, this_machine
 from mini_vllm.plan.estimate import Demand, Limits, Plan
 from mini_vllm.plan.explain import count, lines_of, si

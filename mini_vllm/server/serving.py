@@ -16,7 +16,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from mini_vllm.models.resolve_name import find_model
+from mini_vllm.models.catalogue import find_model
 from mini_vllm.server.access.connections import NUM_ACCEPTED_AT_ONCE, BoundedConnection, once_in_a_while
 from mini_vllm.server.app import make_app
 from mini_vllm.server.settings import ServerSettings

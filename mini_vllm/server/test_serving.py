@@ -203,7 +203,6 @@ def test_only_a_server_that_stops_says_farewell(is_draining):
     (["--keys", "none-such.toml"], "none-such.toml: No such file or directory"),
     (["--model", "none-such"], "there is no model 'none-such'"),
     (["tiny-tales", "none-such"], "there is no model 'none-such'"),
-    (["x" * 5000], "of 5000 characters, must be at most 1000"),
     (["--memory", "much"], "memory is 'much', must be a number of bytes, or a size such as '4GB'"),
     (["--port", "70000"], "port is 70000, must be a whole number from 0 to 65535"),
     (["--max-waiting", "-1"], "max_waiting is -1, must be a whole number, at least 0"),

@@ -20,7 +20,7 @@ from mini_vllm.benchmark.mlx_lm_peer import without_peer
 from mini_vllm.benchmark.plot import plot_results
 from mini_vllm.cli import doctor, main
 from mini_vllm.extras import install_line
-from mini_vllm.models.json_fields import LoadError
+from mini_vllm.models.config import LoadError
 from mini_vllm.models.loader import load
 
 ROOT = Path(__file__).parents[2]

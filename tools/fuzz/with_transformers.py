@@ -23,8 +23,7 @@ from fuzz.__main__ import REFUSED
 from fuzz.config_cases import draw_config
 from mini_vllm.backend import mx
 from mini_vllm.model_runner import ModelRunner, RequestStep
-from mini_vllm.models.config import ModelConfig
-from mini_vllm.models.json_fields import LoadError
+from mini_vllm.models.config import LoadError, ModelConfig
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import write_byte_tokenizer
 

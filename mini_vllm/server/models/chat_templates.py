@@ -10,8 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mini_vllm.models.chat_template import compile_template
-from mini_vllm.models.tokenizer import Tokenizer, TokenizerError
+from mini_vllm.models.tokenizer import Tokenizer, TokenizerError, compile_template
 from mini_vllm.server.access.turns import ANYONE, Holder
 from mini_vllm.server.models.limited_process import (
     MAX_CPU_S,

@@ -15,8 +15,8 @@ from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
 from mini_vllm.engine_room.frame import load_for
 from mini_vllm.engine_room.sizes import kv_cache_bytes
+from mini_vllm.models.catalogue import find_model
 from mini_vllm.models.prompts import PromptReader
-from mini_vllm.models.resolve_name import find_model
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import SamplingParams
 from mini_vllm.server.access.turns import Holder, Turns

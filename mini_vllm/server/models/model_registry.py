@@ -24,9 +24,9 @@ from typing import Any
 
 from mini_vllm.backend import mx
 from mini_vllm.engine_thread import EngineStoppedError
-from mini_vllm.models.json_fields import LoadError
+from mini_vllm.models.catalogue import find_model
+from mini_vllm.models.config import LoadError
 from mini_vllm.models.loader import check
-from mini_vllm.models.resolve_name import find_model
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import Priority
 from mini_vllm.server.access.concurrency_limit import Seats

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.models.resolve_name import find_model
+from mini_vllm.models.catalogue import find_model
 from mini_vllm.routing.base import Router
 from mini_vllm.server.replicas.exchange import Address
 from mini_vllm.server.replicas.fleet import Fleet
