@@ -66,7 +66,7 @@ thorough: $(INSTALLED)
 # cannot pass with drafts are left out and listed at the end. It takes minutes; `make test-drafts
 # DRAFT_SUITES=mini_vllm/test_engine.py` runs one file.
 DRAFT_SUITES = mini_vllm/test_engine.py mini_vllm/test_async_engine.py mini_vllm/test_model_runner.py \
-	mini_vllm/test_beam_search.py mini_vllm/tests mini_vllm/engine_room mini_vllm/priority_preemption mini_vllm/gpu \
+	mini_vllm/test_beam_search.py mini_vllm/tests mini_vllm/engine_room mini_vllm/gpu \
 	mini_vllm/models mini_vllm/structured mini_vllm/parts mini_vllm/cli mini_vllm/demo mini_vllm/trace mini_vllm/benchmark \
 	mini_vllm/server
 test-drafts: $(INSTALLED)
@@ -137,7 +137,7 @@ report: $(INSTALLED)
 # switched on, also on Metal.
 GPU_SUITES = $(wildcard mini_vllm/gpu/test_*.py) mini_vllm/gpu/kernels mini_vllm/fast mini_vllm/test_engine.py mini_vllm/test_model_runner.py \
 	mini_vllm/test_attention.py mini_vllm/test_async_engine.py mini_vllm/test_sampler.py mini_vllm/test_beam_search.py \
-	mini_vllm/tests/test_sharing.py mini_vllm/tests/test_preemption.py mini_vllm/priority_preemption mini_vllm/models/test_network.py
+	mini_vllm/tests/test_sharing.py mini_vllm/tests/test_preemption.py mini_vllm/models/test_network.py
 test-gpu: $(INSTALLED)
 	MLX_ENABLE_TF32=0 MINI_VLLM_KERNELS=1 $(RUN) -m pytest -q -n $(WORKERS) -p no:nbval $(GPU_SUITES)
 

@@ -21,9 +21,10 @@ from typing import TypeVar, cast
 
 from mini_vllm.checks import an_instance, flag, refusal, whole_number
 from mini_vllm.engine import LLMEngine, engine_of
-from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts
+from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.engine_room.input_processor import InputProcessor
 from mini_vllm.engine_thread import EngineStoppedError, EngineThread
+from mini_vllm.metrics import EngineMetrics
 from mini_vllm.models.prompts import Prompt, PromptTokens
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.output_stream import Answer, OutputStream, since

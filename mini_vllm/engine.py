@@ -5,9 +5,10 @@
                       └────────────── one more token ──────────────────┘
 
 Other modules hold the rest: ``lookahead`` (starts the next step early), ``recovery`` (handles a failed step),
-``sequences`` (the text of each output). ``engine_room`` contains the frame that holds the pieces, the checks of new
-requests, the executor of a plan, the handling of stalls, and the size of the pool. This module is longer than most: to
-follow a request, a reader needs plan, compute and deliver, and how requests are added and ended, on one page.
+``sequences`` (the text of each output), ``metrics`` (counters, and stalls). ``engine_room`` contains the frame that
+holds the pieces, the checks of new requests, the executor of a plan, and the size of the pool. This module is longer
+than most: to follow a request, a reader needs plan, compute and deliver, and how requests are added and ended, on one
+page.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from collections.abc import Callable, Iterable
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.engine_room.executor import Executor, StepResult
 from mini_vllm.engine_room.frame import EngineFrame, describe
-from mini_vllm.engine_room.idle import IdleSteps, StalledError
 from mini_vllm.lookahead import LookAhead
+from mini_vllm.metrics import IdleSteps, StalledError
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.prompts import Prompt, PromptTokens
 from mini_vllm.native.runner import NativeRunner

@@ -1,4 +1,4 @@
-"""The settings of an engine, its replaceable parts, and its counters."""
+"""The settings of an engine, and its replaceable parts."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ class EngineConfig:
     watermark: float = WATERMARK
     #: Priority levels that a waiting request gains per second.
     aging_rate: float = DEFAULT_AGING_RATE
-    #: Whether a waiting request of better priority preempts a running one if seats or blocks are short; see
-    #: ``priority_preemption``. Off: it waits until a running request ends.
+    #: Whether a waiting request of better priority preempts a running one if seats or blocks are short: rule 10 of the
+    #: scheduler. Off: it waits until a running request ends. A scheduler of your own that does not read its attribute
+    #: ``preempt_for_priority`` leaves this out.
     preempt_for_priority: bool = False
     enable_prefix_caching: bool = True
     #: Begin the next step of decoding requests while the last one is computed. None: yes; but on a CPU, where building
@@ -142,63 +143,6 @@ class EngineParts:
             if not callable(value) and not (value is None and part.name in ("prefix_tree", "engine")):
                 kind = "a function or a class" if part.name == "attention" else "a class"
                 raise refusal(part.name, value, f"{kind} like {getattr(part.default, '__name__', 'LLMEngine')}")
-
-
-@dataclass(frozen=True)
-class EngineMetrics:
-    """The counters of an engine, and what sharing has saved. ``print`` shows them in a few lines, without the zeros."""
-
-    num_requests: int
-    num_prompt_tokens: int
-    #: Tokens found in the cache instead of computed.
-    num_saved_tokens: int
-    hit_rate: float
-    #: Over the most recent requests only.
-    recent_hit_rate: float
-    #: Blocks that more than one request uses now.
-    num_shared_blocks: int
-    num_forks: int
-    num_copied_blocks: int
-    num_evictions: int
-    num_steps: int
-    #: Most sequences in one step; a request with ``n`` = 3 has three.
-    max_num_sequences: int
-    #: Most blocks in use at once, out of ``num_blocks``; the null block does not count.
-    max_num_used_blocks: int
-    num_blocks: int
-    #: Most blocks shared by several sequences at once.
-    max_num_shared_blocks: int
-    #: How often a request lost its blocks, and how many tokens were computed a second time because of that.
-    num_preemptions: int
-    num_recomputed_tokens: int
-    #: Tokens that were guessed and checked, and those of them that were right.
-    num_drafted_tokens: int = 0
-    num_accepted_tokens: int = 0
-
-    def __str__(self) -> str:
-        lines = {
-            f"{_count(self.num_requests, 'request')} in {_count(self.num_steps, 'step')}, at most "
-            f"{_count(self.max_num_sequences, 'sequence')} at once": True,
-            f"{self.num_saved_tokens} of {_count(self.num_prompt_tokens, 'prompt token')} found in the cache "
-            f"({self.hit_rate:.0%})": self.num_prompt_tokens,
-            f"{self.recent_hit_rate:.0%} found for the most recent requests":
-                round(self.recent_hit_rate - self.hit_rate, 2),
-            f"{self.max_num_used_blocks} of {_count(self.num_blocks, 'block')} in use at the peak":
-                self.max_num_used_blocks,
-            f"{_count(self.max_num_shared_blocks, 'block')} shared at the peak": self.max_num_shared_blocks,
-            f"{_count(self.num_forks, 'shared block')} forked before a write, {self.num_copied_blocks} copied":
-                self.num_forks,
-            f"{_count(self.num_preemptions, 'preemption')}, {_count(self.num_recomputed_tokens, 'token')} computed "
-            "again": self.num_preemptions,
-            f"{self.num_accepted_tokens} of {_count(self.num_drafted_tokens, 'drafted token')} accepted":
-                self.num_drafted_tokens,
-            f"{_count(self.num_evictions, 'cached block')} evicted to make room": self.num_evictions,
-        }
-        return "\n".join(line for line, has_happened in lines.items() if has_happened)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def parse_memory(memory: str | int) -> int:

@@ -8,25 +8,27 @@ The convention, everywhere: slots ``0 … num_computed_tokens + num_new_tokens -
 position ``p`` is in ``table[p // block_size]`` at offset ``p % block_size``. So a new block is taken exactly when
 ``ceil(number of slots / block_size)`` exceeds the table's length.
 
-The module is longer than most: the life of a table (found, grown, shared, freed) is one idea. The index and the checks,
-which can be separated from it, are in ``caching``.
+**Findable before it is written.** Full blocks enter the index when their slots are made, so that requests of one step
+share them: each layer of the model writes before it reads. If the step then does not write a request's blocks, because
+the request is preempted, aborted or fails, they must leave the index. ``forget_unwritten`` and ``free`` see to that.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from mini_vllm.block_pool import BlockPool, KVCacheBlock
-from mini_vllm.caching.block_index import BlockIndex, NoIndex, PrefixIndex, key_of
-from mini_vllm.caching.slot_checks import check_arguments, check_hits, check_keys
-from mini_vllm.caching.stats import PrefixCacheCounter
+from mini_vllm.block_pool import BlockHash, BlockPool, KVCacheBlock
+from mini_vllm.prefix_tree import BlockIndex, NoIndex, PrefixIndex, key_of
 from mini_vllm.request import Request
 
 DEFAULT_BLOCK_SIZE = 32
+#: The number of requests that ``recent_hit_rate`` covers.
+HIT_RATE_WINDOW = 100
 
-@dataclass(frozen=True)
+
+@dataclass
 class PrefixCacheStats:
     """Counters of the prefix cache since the last reset.
 
@@ -37,12 +39,25 @@ class PrefixCacheStats:
     num_query_tokens: int = 0
     num_hit_tokens: int = 0
     num_evicted_blocks: int = 0
-    #: The hit rate of only the last HIT_RATE_WINDOW requests.
-    recent_hit_rate: float = 0.0
+    #: The tokens of each of the most recent requests, and how many of them were found.
+    recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=HIT_RATE_WINDOW))
+
+    def count(self, num_query_tokens: int, num_hit_tokens: int) -> None:
+        """Count a request that got its first slots."""
+        self.num_queries += 1
+        self.num_query_tokens += num_query_tokens
+        self.num_hit_tokens += num_hit_tokens
+        self.recent.append((num_query_tokens, num_hit_tokens))
 
     @property
     def hit_rate(self) -> float:
         return self.num_hit_tokens / self.num_query_tokens if self.num_query_tokens else 0.0
+
+    @property
+    def recent_hit_rate(self) -> float:
+        """The hit rate of only the last HIT_RATE_WINDOW requests."""
+        num_query_tokens = sum(num_tokens for num_tokens, _ in self.recent)
+        return sum(num_hits for _, num_hits in self.recent) / num_query_tokens if num_query_tokens else 0.0
 
 
 class KVCacheManager:
@@ -79,7 +94,8 @@ class KVCacheManager:
         #: written part may be copied, because a step makes its copies first. Empty without a tree; see
         #: ``_note_unwritten``.
         self._num_written: dict[int, int] = {}
-        self._counter = PrefixCacheCounter()
+        self._stats = PrefixCacheStats()
+        self._num_evictions_before = 0
 
     # ---- a request's blocks: found, made, written, given back, shared
 
@@ -118,10 +134,10 @@ class KVCacheManager:
         table = held + hits
         first_slot = request.num_computed_tokens + num_hit_tokens
         num_slots = first_slot + num_new_tokens
-        if self.enable_caching:
-            check_keys(table, first_slot // self.block_size, self.block_size)
-        forked = self._shared_and_written(request, table, hits, first_slot, num_slots)
-        num_new_blocks = max(self._num_blocks_for(num_slots) - len(table), 0)
+        num_blocks = self._num_blocks_for(num_slots)
+        written = range(first_slot // self.block_size, min(num_blocks, len(table)))
+        forked = [i for i in written if self._must_fork(request, i, table[i], table[i] in hits, first_slot)]
+        num_new_blocks = max(num_blocks - len(table), 0)
         num_free_hits = sum(block.ref_cnt == 0 for block in hits)
         if len(forked) + num_new_blocks > self.block_pool.get_num_free_blocks() - num_free_hits:
             return None
@@ -130,7 +146,7 @@ class KVCacheManager:
         copies = [self._fork_block(table, index) for index in forked]
         fresh = self.block_pool.get_new_blocks(num_new_blocks)
         if not held and request.num_preemptions == 0:
-            self._counter.count(request.num_tokens, num_hit_tokens)
+            self._stats.count(request.num_tokens, num_hit_tokens)
         table += fresh
         self._tables[request.request_id] = table
         self._index.insert(request.all_token_ids, table, min(num_slots, request.num_tokens), request.extra_keys)
@@ -154,19 +170,31 @@ class KVCacheManager:
         self.block_pool.free_blocks(reversed(unused))
         self._index.insert(request.all_token_ids, table, request.num_computed_tokens, request.extra_keys)
 
+    def forget_unwritten(self, request: Request) -> list[int]:
+        """Remove the blocks that a planned step was to write for ``request``, and will not write, from the index.
+
+        ``request.num_computed_tokens`` must be the number before that step. Return the ids of these blocks. The request
+        keeps them.
+        """
+        unwritten = self.get_block_ids(request.request_id)[request.num_computed_tokens // self.block_size:]
+        self.block_pool.evict_blocks(unwritten)
+        return unwritten
+
     def free(self, request: Request) -> None:
         """Give the blocks of ``request`` back, last one first: the start of a prompt is worth keeping longest.
 
         Their content stays findable; with a prefix tree, so does the half-filled last block. K/V that a planned step
         would have written, and now will not write, is not findable.
         """
-        table = self._tables.get(request.request_id)
+        table = self._tables.pop(request.request_id, None)
         if table is None:
             return
-        for block in table:
-            key_of(block)  # raises for a hash that is no BlockHash, before anything changes
-        del self._tables[request.request_id]
-        num_written = min(request.num_computed_tokens, request.num_tokens, self._forget_unwritten(table))
+        num_written = min(request.num_computed_tokens, request.num_tokens)
+        unwritten = [index for index, block in enumerate(table) if block.block_id in self._num_written]
+        if unwritten:
+            first = unwritten[0]
+            num_written = min(num_written, first * self.block_size + self._num_written[table[first].block_id])
+            self.block_pool.evict_blocks(table[index].block_id for index in unwritten)
         self._index.donate(request.all_token_ids, table, num_written, request.extra_keys)
 
     def fork(self, parent: Request, child: Request) -> None:
@@ -190,14 +218,15 @@ class KVCacheManager:
 
     @property
     def stats(self) -> PrefixCacheStats:
-        counter = self._counter
-        return PrefixCacheStats(counter.num_queries, counter.num_query_tokens, counter.num_hit_tokens,
-                                self.block_pool.num_evictions - counter.num_evictions_before, counter.recent_hit_rate)
+        """Return a copy of the counters."""
+        return replace(self._stats, recent=self._stats.recent.copy(),
+                       num_evicted_blocks=self.block_pool.num_evictions - self._num_evictions_before)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached content and reset the statistics. Raise RuntimeError while any block is in use."""
         self._index.clear()
-        self._counter = PrefixCacheCounter(self.block_pool.num_evictions)
+        self._stats = PrefixCacheStats()
+        self._num_evictions_before = self.block_pool.num_evictions
 
     def check_integrity(self) -> None:
         """Raise RuntimeError if pool and tables disagree: each reference must belong to a table or a pending copy."""
@@ -230,12 +259,6 @@ class KVCacheManager:
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def _shared_and_written(self, request: Request, table: list[KVCacheBlock], hits: list[KVCacheBlock],
-                            first_slot: int, num_slots: int) -> list[int]:
-        """Return the indices of the blocks of ``table`` that must be forked before the new tokens are written."""
-        written = range(first_slot // self.block_size, min(self._num_blocks_for(num_slots), len(table)))
-        return [i for i in written if self._must_fork(request, i, table[i], table[i] in hits, first_slot)]
-
     def _must_fork(self, request: Request, index: int, block: KVCacheBlock, is_hit: bool, first_slot: int) -> bool:
         """Check whether ``block`` must be copied before tokens are written into it from ``first_slot`` on.
 
@@ -260,17 +283,6 @@ class KVCacheManager:
         self.block_pool.free_blocks([block])
         return table[index]
 
-    def _forget_unwritten(self, table: list[KVCacheBlock]) -> int:
-        """Remove blocks that the planned step has yet to write from the index.
-
-        Return the number of slots before the first unwritten one.
-        """
-        unwritten = [i for i, block in enumerate(table) if block.block_id in self._num_written]
-        if not unwritten:
-            return len(table) * self.block_size
-        self.block_pool.evict_blocks(table[i].block_id for i in unwritten)
-        return unwritten[0] * self.block_size + self._num_written[table[unwritten[0]].block_id]
-
     def _note_unwritten(self, table: list[KVCacheBlock], first_slot: int, num_slots: int,
                         taken: list[KVCacheBlock]) -> None:
         """Record which blocks the planned step will write from ``first_slot`` on, and how much of each is written.
@@ -278,10 +290,43 @@ class KVCacheManager:
         An existing record of a block in ``taken`` is stale: it belongs to a request that was freed before the step.
         """
         if self.prefix_tree is None:
-            # Hits are whole blocks, which are never copied. But ``free`` between plan and step would leave unwritten
-            # blocks findable here, so Scheduler._take_back and Recovery remove them from the index first.
-            return
+            return  # hits are whole blocks, which are never copied
         for block in taken:
             self._num_written.pop(block.block_id, None)
         for index in range(first_slot // self.block_size, self._num_blocks_for(num_slots)):
             self._num_written.setdefault(table[index].block_id, max(first_slot - index * self.block_size, 0))
+
+
+def check_arguments(request: Request, num_new_tokens: int, table: Sequence[KVCacheBlock],
+                    hits: Sequence[KVCacheBlock], num_hit_tokens: int, block_size: int) -> None:
+    """Raise unless the numbers fit each other. ``table`` is the request's block table before the hits are added."""
+    who = f"allocate_slots for request {request.request_id!r}"
+    if num_new_tokens < 1:
+        raise ValueError(f"{who}: num_new_tokens is {num_new_tokens}, must be at least 1")
+    if -(-num_hit_tokens // block_size) != len(hits):
+        raise ValueError(f"{who}: num_new_computed_tokens is {num_hit_tokens}, which does not fit {len(hits)} computed "
+                         f"blocks of {block_size} tokens: the last token must be in the last block")
+    if hits and table:
+        raise RuntimeError(f"{who}: it holds {len(table)} blocks already; "
+                           "computed blocks may be passed only in the first call")
+    if request.num_computed_tokens > len(table) * block_size:
+        raise RuntimeError(f"{who}: num_computed_tokens is {request.num_computed_tokens}, "
+                           f"but its table has only {len(table) * block_size} slots")
+
+
+def check_hits(request: Request, hits: Sequence[KVCacheBlock], num_hit_tokens: int, block_size: int) -> None:
+    """Raise RuntimeError unless each of ``hits`` still holds the tokens of ``request`` at its position.
+
+    Since the lookup a free block may have been given to another request; its key shows that.
+    """
+    parent: BlockHash | None = None
+    for index, block in enumerate(hits):
+        start = index * block_size
+        end = min(start + block_size, num_hit_tokens)
+        key = key_of(block)
+        if (key is None or key.parent != parent or key.extra_keys != (request.extra_keys or None)
+                or key.token_ids[:end - start] != tuple(request.all_token_ids[start:end])):
+            raise RuntimeError(f"allocate_slots for request {request.request_id!r}: block {block.block_id} does not "
+                               f"hold its tokens {start} to {end - 1}; was it given to another request after the "
+                               "lookup?")
+        parent = key

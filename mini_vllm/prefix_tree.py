@@ -1,8 +1,12 @@
-"""The prefix tree: one trie over the physical blocks that hold cached content.
+"""The index of cached prefixes: which blocks already hold the beginning of a text.
 
-A node *is* a block together with the tokens it stands for. Its key is the chained BlockHash, which names its parent;
-its only reference count is the block's own. There is no second store: a finished request leaves its blocks in the tree
-by not clearing their hashes, and a block that is given out again drops out of it.
+    NoIndex       finds nothing: caching is off
+    BlockIndex    finds whole blocks by their keys
+    PrefixTree    is exact to the token: a hit may end inside a block
+
+A block is cached while it has a key, its ``block_hash``: a chained BlockHash, which names its parent. There is no other
+store: a finished request leaves its blocks findable by not clearing their keys, and a block that is given out again is
+no longer found. By their keys the blocks form a trie:
 
     root ──▶ [once upon a time] ──▶ [there lived a king] ──▶ [who had three sons]     full blocks, found by hash
                                                        └───▶ [and no]                 a half-filled tail
@@ -15,22 +19,20 @@ order:
 
     [1 7 4 2]  [1 7 5]  [1 7 5 3]  [1 7 5 8]  [1 9 0 6]         1 7 5 6 sorts before [1 7 5 8], so 3 tokens
                └────── begin with 1 7 5 ─────┘                  are the most it shares with any of them
-
-The module is a little longer than most: match, insert and evict together are lab 3.3.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import reprlib
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mini_vllm.block_pool import BlockHash, BlockPool, ExtraKeys, KVCacheBlock
-from mini_vllm.caching.block_index import BlockIndex, key_of
 
 #: Among children that share the same number of tokens, the oldest of at most this many is taken. The number is the
 #: default limit on running sequences.
@@ -43,11 +45,126 @@ class PrefixMatch:
 
     #: Blocks whose every token matches.
     blocks: list[KVCacheBlock]
-    #: One more block, of which the first ``num_partial_tokens`` match.
+    #: One more block, of which the first ``num_partial_tokens`` match. Only a tree finds one.
     partial_block: KVCacheBlock | None
     num_partial_tokens: int
     #: The total: the tokens of ``blocks`` and those of ``partial_block``.
     num_tokens: int
+
+
+class PrefixIndex(Protocol):
+    """The methods that the manager calls.
+
+    ``blocks`` is always a request's table: ``blocks[i]`` begins at ``i * block_size``.
+    """
+
+    def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> PrefixMatch: ...
+
+    def insert(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
+               extra_keys: ExtraKeys = None) -> None: ...
+
+    def donate(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
+               extra_keys: ExtraKeys = None) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+class BlockIndex:
+    """Finds whole blocks by their keys."""
+
+    def __init__(self, block_pool: BlockPool, block_size: int) -> None:
+        self.block_pool = block_pool
+        self.block_size = block_size
+
+    def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> PrefixMatch:
+        """Return the longest cached prefix of ``token_ids``. No owner is added, and no count changes."""
+        blocks = self._match_blocks(token_ids, extra_keys)
+        return PrefixMatch(blocks, None, 0, len(blocks) * self.block_size)
+
+    def _match_blocks(self, token_ids: Sequence[int], extra_keys: ExtraKeys) -> list[KVCacheBlock]:
+        """Match whole blocks from the front, up to the first miss."""
+        size, parent = self.block_size, None
+        blocks: list[KVCacheBlock] = []
+        for start in range(0, len(token_ids) - size + 1, size):
+            block = self.block_pool.get_cached_block(BlockHash(parent, token_ids[start:start + size], extra_keys))
+            if block is None:
+                break
+            blocks.append(block)
+            # The stored key is the next key's parent, so the next comparison ends after one block.
+            parent = key_of(block)
+        return blocks
+
+    def insert(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
+               extra_keys: ExtraKeys = None) -> None:
+        """Make the blocks that the first ``num_tokens`` of ``token_ids`` fill findable; the default is all tokens.
+
+        Blocks that are already findable stay as they are. This is called for every decoded token, so it walks
+        backwards, to the nearest findable block.
+        """
+        size = self.block_size
+        end = (len(token_ids) if num_tokens is None else num_tokens) // size
+        start = end
+        while start > 0 and not self._is_whole(blocks[start - 1]):
+            start -= 1
+        parent = key_of(blocks[start - 1]) if start else None
+        for index in range(start, end):
+            parent = self._insert_one(parent, token_ids[index * size:(index + 1) * size], extra_keys, blocks[index])
+
+    def _is_whole(self, block: KVCacheBlock) -> bool:
+        """Check whether ``block`` is findable as a whole."""
+        key = key_of(block)
+        return key is not None and len(key.token_ids) == self.block_size
+
+    def _insert_one(self, parent: BlockHash | None, tokens: Sequence[int], extra_keys: ExtraKeys,
+                    block: KVCacheBlock) -> BlockHash:
+        """Index ``block``, which holds ``tokens`` after ``parent``, and return its key.
+
+        A block that was indexed with fewer tokens, and has grown since, gets the longer key instead of the old one.
+        """
+        key = BlockHash(parent, tokens, extra_keys)
+        twin = self.block_pool.get_cached_block(key)
+        if twin is not None and isinstance(twin.block_hash, BlockHash):
+            key = twin.block_hash  # one chain of objects for all blocks of equal content: comparisons stay short
+        if key_of(block) not in (None, key):
+            self.block_pool.evict_blocks([block.block_id])
+        self.block_pool.cache_full_blocks([block], [key])
+        return key
+
+    def donate(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
+               extra_keys: ExtraKeys = None) -> None:
+        """Drop the references of a finished request; findable blocks stay findable. A half-filled last block is lost.
+
+        The last block is freed first, so that the start of a prompt, which most requests share, is evicted last.
+        """
+        self.block_pool.free_blocks(reversed(blocks))
+
+    def clear(self) -> None:
+        """Forget everything. Raise RuntimeError, with the number of blocks in use, while there are any."""
+        self.block_pool.reset_prefix_cache()
+
+
+class NoIndex(BlockIndex):
+    """Finds nothing and stores nothing."""
+
+    def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> PrefixMatch:
+        return PrefixMatch([], None, 0, 0)
+
+    def insert(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
+               extra_keys: ExtraKeys = None) -> None:
+        return
+
+
+def key_of(block: KVCacheBlock) -> BlockHash | None:
+    """Return the key of ``block``: its tokens and what precedes them. Return None if the block is not findable.
+
+    The pool accepts any hash. Raise RuntimeError for one that is not a BlockHash: it can find a block, but it does not
+    say what the block holds.
+    """
+    key = block.block_hash
+    if key is None or isinstance(key, BlockHash):
+        return key
+    raise RuntimeError(f"block {block.block_id} is cached under {reprlib.repr(key)}, which is of type "
+                       f"{type(key).__name__}; a prefix index needs a BlockHash, which knows its tokens and its parent")
 
 
 @dataclass(frozen=True)
@@ -133,8 +250,6 @@ class PrefixTree(BlockIndex):
         num_tokens = len(token_ids) if num_tokens is None else num_tokens
         end = num_tokens // self.block_size
         tail = token_ids[end * self.block_size:num_tokens] if with_tail else ()
-        if len(tail):
-            key_of(blocks[end])  # raises, if the hash is invalid, before anything changes
         super().insert(token_ids, blocks, num_tokens, extra_keys)
         if len(tail):
             self._insert_tail(key_of(blocks[end - 1]) if end else None, tail, extra_keys, blocks[end])
@@ -161,8 +276,6 @@ class PrefixTree(BlockIndex):
     def donate(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
                extra_keys: tuple | None = None) -> None:  # type: ignore[type-arg]  # the published signature has it bare
         """Keep the ``num_tokens`` computed tokens of a finished request findable, and drop its references."""
-        for block in blocks:
-            key_of(block)  # raises, if the hash is invalid, before anything changes
         self.insert(token_ids, blocks, num_tokens, extra_keys, with_tail=True)
         for block in blocks:
             if block.block_hash is None:

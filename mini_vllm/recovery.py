@@ -71,8 +71,13 @@ class Recovery:
                     continue
                 except Exception as own_error:
                     result.errors[request.request_id] = own_error
-            unwritten.update(self._take_back(request, num_new))
-        self._forget_unwritten(plan, unwritten)
+            request.num_computed_tokens = max(request.num_computed_tokens - num_new, 0)
+            unwritten.update(self.kv_cache.forget_unwritten(request))
+        self.kv_cache.finish_step()
+        for request in plan.requests:  # no token in an unwritten block, or after one, counts as computed
+            table = self.kv_cache.get_block_ids(request.request_id)
+            num_good = next((i for i, block_id in enumerate(table) if block_id in unwritten), len(table))
+            request.num_computed_tokens = min(request.num_computed_tokens, num_good * self.kv_cache.block_size)
         for request in reversed(misled):
             self.scheduler.preempt(request)
         self.discard(unwritten)
@@ -94,22 +99,3 @@ class Recovery:
     def discard(self, block_ids: Iterable[int]) -> None:
         """Discard the content of these blocks, which is not trusted; see ``discard_blocks``."""
         discard_blocks(block_ids, self.kv_cache, self.cache)
-
-    def _take_back(self, request: Request, num_new: int) -> list[int]:
-        """Take back the last ``num_new`` computed tokens of ``request``. Return the blocks they would have been in."""
-        request.num_computed_tokens = max(request.num_computed_tokens - num_new, 0)
-        first = request.num_computed_tokens // self.kv_cache.block_size
-        return self.kv_cache.get_block_ids(request.request_id)[first:]
-
-    def _forget_unwritten(self, plan: SchedulerOutput, unwritten: set[int]) -> None:
-        """Clean up after ``unwritten`` blocks, which do not hold what the step was to write.
-
-        Remove them from the index, end the step's copies, and let no request of the step count tokens in these blocks,
-        or after them, as computed.
-        """
-        self.kv_cache.block_pool.evict_blocks(unwritten)
-        self.kv_cache.finish_step()
-        for request in plan.requests:
-            table = self.kv_cache.get_block_ids(request.request_id)
-            num_good = next((i for i, block_id in enumerate(table) if block_id in unwritten), len(table))
-            request.num_computed_tokens = min(request.num_computed_tokens, num_good * self.kv_cache.block_size)

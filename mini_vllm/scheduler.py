@@ -28,13 +28,20 @@ The rules, all of them:
     has grown until the whole pool could not hold it ends as FINISHED_KV_CACHE_FULL, with its output. No request is
     preempted for it.
  9. **Abort** removes a request in any state and frees its blocks.
-
-The module is longer than most: the rules and their implementation belong together.
+10. **Priority**, only if ``preempt_for_priority`` is set. A running request gives way to a waiting one of better *base*
+    priority that is before it in the queue's order. It gives up its seat and its blocks, if the better request lacks
+    them: the request that would be served last leaves first, as in rule 5, and none leaves if all together would not be
+    enough. The better request is admitted before the running ones are planned. It leaves each decoding request a token,
+    and takes what it can use of the rest before worse prompts; rule 3 does not limit its chunks if only worse requests
+    decode. Half of the seats are for age: a request that has become old may be before a better one in the queue's
+    order, but only while requests worse than the better one hold less than half of the seats. Beyond that, the better
+    one is admitted first, and running requests give way to it, the youngest first.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 
 from mini_vllm.block_pool import KVCacheBlock
@@ -99,6 +106,11 @@ class _Step:
         self.budget -= num_new_tokens
 
 
+def _num_left(request: Request) -> int:
+    """Return the number of tokens that are not computed yet."""
+    return request.num_tokens - request.num_computed_tokens
+
+
 class Scheduler:
     """Waiting and running requests over one KV cache.
 
@@ -121,6 +133,8 @@ class Scheduler:
         self.max_num_batched_tokens = max_num_batched_tokens
         #: See rule 3; None leaves all of the budget to prompts.
         self.max_num_chunk_tokens: int | None = None
+        #: See rule 10.
+        self.preempt_for_priority = False
         self.num_blocks = kv_cache.block_pool.num_blocks - 1  # without the null block
         self.num_watermark_blocks = math.ceil(watermark * self.num_blocks)
         #: Waiting requests, the next one in front.
@@ -182,15 +196,18 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Plan a step: make slots, adopt prefix hits, and advance ``num_computed_tokens`` as if the step had run."""
         step = _Step(self.max_num_batched_tokens, self._max_chunk())
+        gave_way = self._admit_better(step) if self.preempt_for_priority else []
         self._schedule_running(step)
         if not step.preempted:
             self._schedule_waiting(step)
+        preempted = [request for request in dict.fromkeys([*gave_way, *step.preempted])
+                     if request.status is RequestStatus.PREEMPTED]  # the others were admitted again at once
         planned = sorted(step.plan.items(), key=lambda entry: entry[1] > 1)  # the runner needs single tokens first
         for request_id, num_new_tokens in planned:
             self.requests[request_id].num_computed_tokens += num_new_tokens
         copies = [(source.block_id, copy.block_id) for source, copy in self.kv_cache.block_pool.pending_copies]
         return SchedulerOutput(dict(planned), [self.requests[request_id] for request_id, _ in planned], copies,
-                               step.preempted, step.finished)
+                               preempted, step.finished)
 
     def update_from_output(self, output: SchedulerOutput, token_ids: dict[str, int]) -> None:
         """Append the sampled tokens of a step that has run."""
@@ -202,21 +219,28 @@ class Scheduler:
     def _max_chunk(self) -> int | None:
         """Return ``max_num_chunk_tokens`` if rule 3 limits the chunks of this step; else None.
 
-        The rule applies if a request decodes and exactly one other request, running or waiting, does not.
+        The rule applies if a request decodes and exactly one other request, running or waiting, does not. With rule 10,
+        one of the decoding requests must not be worse than the other.
         """
-        num_decoding = sum(request.num_tokens - request.num_computed_tokens == 1 for request in self.running)
-        is_only_prompt = len(self.running) - num_decoding + len(self.waiting) == 1
-        return self.max_num_chunk_tokens if num_decoding and is_only_prompt else None
+        decoding = [request for request in self.running if _num_left(request) == 1]
+        if len(self.running) - len(decoding) + len(self.waiting) != 1:
+            return None
+        prompt = self.waiting.peek() if len(self.waiting) else max(self.running, key=_num_left)
+        counts = any(request.priority <= prompt.priority or not self.preempt_for_priority for request in decoding)
+        return self.max_num_chunk_tokens if counts else None
 
     # ---- inside: running requests
 
     def _schedule_running(self, step: _Step) -> None:
-        """Give the running requests their tokens, those with one token to go first."""
-        for request in sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):
-            num_left = request.num_tokens - request.num_computed_tokens
-            num_new_tokens = step.num_tokens_for(num_left, request.num_computed_tokens)
-            if request.status is not RequestStatus.RUNNING or num_new_tokens == 0:
-                continue  # it lost its blocks to an earlier request of this step, or there is nothing to give
+        """Give the running requests their tokens, those with one token to go first; with rule 10, then better ones."""
+        def turn(request: Request) -> tuple[bool, tuple[float, ...]]:
+            is_prompt = _num_left(request) > 1
+            return is_prompt, self.waiting.order(request) if is_prompt and self.preempt_for_priority else ()
+
+        for request in sorted(self.running, key=turn):
+            num_new_tokens = step.num_tokens_for(_num_left(request), request.num_computed_tokens)
+            if request.status is not RequestStatus.RUNNING or request.request_id in step.plan or num_new_tokens == 0:
+                continue  # it lost its blocks earlier in this step, was just admitted, or there is nothing to give
             slots = self.kv_cache.allocate_slots(request, num_new_tokens)
             if slots is not None or self._make_room(request, num_new_tokens, step):
                 step.give(request, num_new_tokens)
@@ -246,13 +270,10 @@ class Scheduler:
     def _take_back(self, victim: Request, step: _Step) -> None:
         """Take back the tokens that ``victim`` was given earlier in this step, because it is about to lose its blocks.
 
-        The tokens return to the budget, and the blocks that it was to write are removed from the index. Full blocks are
-        in the index from the moment their slots are made, because each layer of a step writes before it reads. The
-        victim will not write its blocks: another request that found them would read stale content.
+        The tokens return to the budget. The victim will not write its blocks, so no other request may find them.
         """
         step.budget += step.plan.pop(victim.request_id)
-        first = victim.num_computed_tokens // self.kv_cache.block_size
-        self.kv_cache.block_pool.evict_blocks(self.kv_cache.get_block_ids(victim.request_id)[first:])
+        self.kv_cache.forget_unwritten(victim)
 
     def preempt(self, request: Request) -> None:
         """Preempt a running request: take its blocks and let it wait in front of its equals. It keeps its output.
@@ -277,7 +298,7 @@ class Scheduler:
     def _schedule_waiting(self, step: _Step) -> None:
         """Admit requests from the front of the queue while there is budget, a seat and room."""
         while len(self.waiting) and step.budget:
-            request = self.waiting.peek()
+            request = self._next_waiting()
             if self._has_outgrown(request.num_tokens):  # it lost its blocks before it could ask for more
                 self._end_outgrown(request, step)
                 continue
@@ -285,14 +306,12 @@ class Scheduler:
             num_new_tokens = self._admit(request, step) if request.num_sequences <= num_seats else 0
             if num_new_tokens == 0:
                 return
-            self.waiting.get()
-            self.running.append(request)
             step.give(request, num_new_tokens)
 
     def _admit(self, request: Request, step: _Step) -> int:
-        """Adopt cached blocks and make slots for as many further tokens as the step allows.
+        """Start a waiting request: adopt cached blocks, and make slots for as many further tokens as the step allows.
 
-        Return the number of further tokens; 0 if there is no room.
+        Return the number of further tokens. If it is 0, there is no room, and the request still waits.
         """
         hits, num_cached = self.kv_cache.get_computed_blocks(request)
         while not self._has_room(request, hits, num_cached):
@@ -303,33 +322,32 @@ class Scheduler:
         num_new_tokens = step.num_tokens_for(request.num_tokens - num_cached, num_cached)
         if self.kv_cache.allocate_slots(request, num_new_tokens, hits, num_cached) is None:
             return 0
-        if request.status is RequestStatus.PREEMPTED:
-            self._resume(request, num_cached)
-        else:
-            request.num_computed_tokens = request.num_cached_tokens = num_cached
-            request.status = RequestStatus.RUNNING
-        return num_new_tokens
-
-    def _resume(self, request: Request, num_cached: int) -> None:
-        """Resume a preempted request; ``num_cached`` of its tokens were found in the cache.
-
-        ``num_cached_tokens``, which is reported, is unchanged: most of the tokens found now were computed by the
-        request itself.
-        """
+        if request.status is not RequestStatus.PREEMPTED:  # it finds mostly what it has computed itself
+            request.num_cached_tokens = num_cached
         request.num_computed_tokens = num_cached
         request.status = RequestStatus.RUNNING
+        self.waiting.remove(request)
+        self.running.append(request)
+        return num_new_tokens
 
     def _has_room(self, request: Request, hits: list[KVCacheBlock], num_cached: int) -> bool:
         """Check whether *all* tokens of ``request`` fit, in addition to the blocks set aside.
 
-        A hit in the free queue is about to leave it, so it does not count as free. Running requests need no room for
-        their current tokens: while budget is left, they already have their slots.
+        Running requests need no room for their current tokens: while budget is left, they already have their slots.
+        """
+        return self._num_blocks_to_spare(request, hits, num_cached) >= 0
+
+    def _num_blocks_to_spare(self, request: Request, hits: list[KVCacheBlock], num_cached: int) -> int:
+        """Return how many blocks would be free if ``request`` were admitted, without those set aside.
+
+        A negative number says how many are lacking. A hit in the free queue is about to leave it, so it does not count
+        as free.
         """
         num_free = self.kv_cache.block_pool.get_num_free_blocks() - sum(block.ref_cnt == 0 for block in hits)
         num_new = self._num_blocks_for(request.num_tokens) - len(hits)
         if num_cached % self.kv_cache.block_size:
             num_new += 1  # for a copy of the last hit, which may turn out not to be needed (KVCacheManager._must_fork)
-        return num_new + self._num_blocks_set_aside(request) <= num_free
+        return num_free - num_new - self._num_blocks_set_aside(request)
 
     def _num_blocks_set_aside(self, request: Request) -> int:
         """Return the number of blocks that must stay free when ``request`` is admitted.
@@ -339,6 +357,90 @@ class Scheduler:
         that is alone may use the whole pool. If it waited, no other request would ever make room.
         """
         return self.num_watermark_blocks + request.num_sequences - 1 if self.running else 0
+
+    # ---- inside: requests that give way (rule 10)
+
+    def _next_waiting(self) -> Request:
+        """Return the request to admit next: the first in the queue, or the best one while worse ones hold half of the
+        seats."""
+        front = self.waiting.peek()
+        if not self.preempt_for_priority:
+            return front
+        better = [request for request in self.requests.values()
+                  if request.priority < front.priority and request.status is not RequestStatus.RUNNING]
+        if not better:
+            return front
+        best = min(better, key=lambda request: (request.priority, self.waiting.order(request)))
+        num_worse = sum(other.num_sequences for other in self.running if other.priority > best.priority)
+        return best if num_worse >= self._num_seats_for_age else front
+
+    @property
+    def _num_seats_for_age(self) -> int:
+        return max(self.max_num_seqs // 2, 1)
+
+    def _admit_better(self, step: _Step) -> list[Request]:
+        """Admit the next waiting requests while running ones must give way to them. Return those that gave way."""
+        gone: list[Request] = []
+        while len(self.waiting):
+            request = self._next_waiting()
+            worse = self._worse_than(request)
+            leaving = self._leaving_for(request, worse) if worse else None
+            if leaving is None:
+                break
+            staying = [other for other in self.running if other not in leaving and other.request_id not in step.plan]
+            num_kept_tokens = sum(_num_left(other) for other in staying if _num_left(other) == 1 or other not in worse)
+            if num_kept_tokens >= step.budget:
+                break
+            for other in leaving:
+                self.preempt(other)
+            gone += leaving
+            num_new_tokens = self._admit(request, _Step(step.budget - num_kept_tokens))
+            if num_new_tokens == 0:
+                break
+            step.give(request, num_new_tokens)
+        return gone
+
+    def _worse_than(self, request: Request) -> list[Request]:
+        """Return the running requests that must give way to ``request``, the one that would be served last first."""
+        giving_way: list[Request] = []
+        num_older = 0
+        for other in sorted((other for other in self.running if other.priority > request.priority),
+                            key=self.waiting.order):
+            if num_older >= self._num_seats_for_age or self.waiting.order(other) > self.waiting.order(request):
+                giving_way.append(other)
+            num_older += other.num_sequences
+        return giving_way[::-1]
+
+    def _leaving_for(self, request: Request, worse: list[Request]) -> list[Request] | None:
+        """Return the first of ``worse`` that must leave, so that ``request`` has its seats and blocks.
+
+        Return None if all of them together would not be enough. A block is freed when its last owner leaves.
+        """
+        hits, num_cached = self.kv_cache.get_computed_blocks(request)
+        hits = hits[:num_cached // self.kv_cache.block_size]  # a half-filled one is skipped if there is no room
+        num_seats = self.max_num_seqs - request.num_sequences - sum(other.num_sequences for other in self.running)
+        num_blocks = (self._num_blocks_to_spare(request, hits, len(hits) * self.kv_cache.block_size)
+                      - sum(self._num_blocks_lacking(other) for other in self.running))
+        blocks = self.kv_cache.block_pool.blocks
+        num_owners_gone: Counter[int] = Counter()
+        leaving: list[Request] = []
+        for other in worse:
+            if num_seats >= 0 and num_blocks >= 0:
+                break
+            table = self.kv_cache.get_block_ids(other.request_id)
+            num_owners_gone.update(table)
+            num_seats += other.num_sequences
+            num_blocks += self._num_blocks_lacking(other) + sum(
+                num_owners_gone[block_id] == blocks[block_id].ref_cnt and blocks[block_id] not in hits
+                for block_id in table)
+            leaving.append(other)
+        return leaving if num_seats >= 0 and num_blocks >= 0 else None
+
+    def _num_blocks_lacking(self, request: Request) -> int:
+        """Return the number of blocks that a running request has yet to take for its current tokens."""
+        return max(self._num_blocks_for(request.num_tokens) - len(self.kv_cache.get_block_ids(request.request_id)), 0)
+
+    # ---- inside: numbers
 
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.kv_cache.block_size)

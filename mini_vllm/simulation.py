@@ -23,8 +23,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mini_vllm.engine_room.idle import IdleSteps
 from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.metrics import IdleSteps
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
 from mini_vllm.trace.recorder import NoTrace, StepTrace

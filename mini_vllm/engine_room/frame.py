@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.checks import an_instance
-from mini_vllm.engine_config import NGRAM, EngineConfig, EngineMetrics, EngineParts
-from mini_vllm.engine_room.idle import IdleSteps
+from mini_vllm.engine_config import NGRAM, EngineConfig, EngineParts
 from mini_vllm.engine_room.input_processor import InputProcessor
 from mini_vllm.engine_room.prompt_texts import PromptTexts
 from mini_vllm.engine_room.sizes import EngineSizes
-from mini_vllm.engine_room.step_metrics import StepCounts
 from mini_vllm.gpu.select_runner import runner_class, uses_native
 from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.metrics import EngineMetrics, IdleSteps, StepCounts
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.loader import LoadedModel, load
@@ -33,7 +32,6 @@ from mini_vllm.native.runner import NativeRunner
 from mini_vllm.native.sampler import NativeSampler
 from mini_vllm.native.weights import PACKINGS
 from mini_vllm.parts.complete_parts import checked, fit, make_kv_cache
-from mini_vllm.priority_preemption import with_priority_preemption
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
 from mini_vllm.sampler import Sampler
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
@@ -73,7 +71,7 @@ class EngineFrame(ABC):
         self.num_steps = 0
         #: Further counters over all steps.
         self.counts = StepCounts()
-        #: Counts every step; see ``idle.py``.
+        #: Counts every step; see ``metrics``.
         self.idle_steps = IdleSteps()
         #: Outputs of requests whose caller did not see the step that produced them; see ``put_back``.
         self.unseen: dict[str, RequestOutput] = {}
@@ -85,11 +83,11 @@ class EngineFrame(ABC):
         """Create the pieces that know who holds which block."""
         config, sizes = self.config, self.sizes
         self.kv_cache = make_kv_cache(parts, sizes.num_blocks, config.block_size, config.enable_prefix_caching)
-        scheduler = with_priority_preemption(parts.scheduler) if config.preempt_for_priority else parts.scheduler
-        self.scheduler: Scheduler = checked("scheduler", scheduler(
+        self.scheduler: Scheduler = checked("scheduler", parts.scheduler(
             self.kv_cache, config.max_num_seqs, self.max_num_batched_tokens, parts.request_queue(config.aging_rate),
             config.watermark))
-        self.scheduler.max_num_chunk_tokens = sizes.max_num_chunk_tokens  # a simpler scheduler need not read it
+        self.scheduler.max_num_chunk_tokens = sizes.max_num_chunk_tokens  # a simpler scheduler reads neither of these
+        self.scheduler.preempt_for_priority = config.preempt_for_priority
 
     def _make_runner(self, parts: EngineParts) -> None:
         """Create the pieces that compute."""
@@ -170,8 +168,8 @@ class EngineFrame(ABC):
     def fail_all(self, error: Exception) -> list[RequestOutput]:
         """End all requests with ``error``, which ``step`` raised and which no single request caused.
 
-        Afterwards only outputs kept by ``put_back`` are left. Blocks that the failed step was to write may have been
-        indexed, so the whole prefix cache is cleared.
+        Afterwards only outputs kept by ``put_back`` are left. The whole prefix cache is cleared: what the failed step
+        has written is not known.
         """
         outputs = []
         for request_id, group in list(self.live.groups.items()):

@@ -32,10 +32,22 @@ class EngineSizes:
 
         Raise ValueError for a context the model does not support, or memory for fewer than two blocks.
         """
-        max_model_len = _max_model_len(config, loaded)
-        return cls(max_model_len, _num_blocks(config, loaded, parts, max_model_len),
-                   _max_num_batched_tokens(config),
-                   _max_num_chunk_tokens(config), _max_num_lookahead(config, loaded),
+        limit = loaded.config.max_position_embeddings
+        if limit < 2:
+            raise ValueError(f"the model's max_position_embeddings is {limit}, must be at least 2: a prompt and an "
+                             "output have at least one token each")
+        max_model_len = limit if config.max_model_len is None else config.max_model_len
+        if not 1 < max_model_len <= limit:
+            raise ValueError(f"max_model_len is {max_model_len}, must be from 2 to {limit}, the model's own limit")
+        num_tokens, num_chunk_tokens = config.max_num_batched_tokens, config.max_num_chunk_tokens
+        num_lookahead = config.max_num_seqs if config.enable_lookahead else 0
+        if config.enable_lookahead is None:
+            num_lookahead = tuning.max_lookahead(config.max_num_seqs, loaded.num_bytes)
+        return cls(max_model_len,
+                   _num_blocks(config, loaded, parts, max_model_len),
+                   max(tuning.max_num_batched_tokens(), config.max_num_seqs) if num_tokens is None else num_tokens,
+                   tuning.max_num_chunk_tokens() if num_chunk_tokens is None else num_chunk_tokens,
+                   num_lookahead,
                    tuning.draft_costs(loaded.num_bytes))
 
 
@@ -51,17 +63,6 @@ def _block_bytes(config: EngineConfig, loaded: LoadedModel, parts: EngineParts) 
         dtype, num_more = cache_class(config.precision).dtype, cache_class(config.precision).num_more
     return PagedKVCache.block_bytes(model.num_layers, model.num_kv_heads, config.block_size, model.head_dim + num_more,
                                     dtype)
-
-
-def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
-    limit = loaded.config.max_position_embeddings
-    if limit < 2:
-        raise ValueError(f"the model's max_position_embeddings is {limit}, must be at least 2: a prompt and an output "
-                         "have at least one token each")
-    max_model_len = limit if config.max_model_len is None else config.max_model_len
-    if not 1 < max_model_len <= limit:
-        raise ValueError(f"max_model_len is {max_model_len}, must be from 2 to {limit}, the model's own limit")
-    return max_model_len
 
 
 def _num_blocks(config: EngineConfig, loaded: LoadedModel, parts: EngineParts, max_model_len: int) -> int:
@@ -80,21 +81,3 @@ def _num_blocks(config: EngineConfig, loaded: LoadedModel, parts: EngineParts, m
                          f"needed, which take {2 * block_bytes} bytes")
     usable = config.max_num_seqs * -(-max_model_len // size) + 1
     return min(affordable, usable)
-
-
-def _max_num_batched_tokens(config: EngineConfig) -> int:
-    if config.max_num_batched_tokens is not None:
-        return config.max_num_batched_tokens
-    return max(tuning.max_num_batched_tokens(), config.max_num_seqs)
-
-
-def _max_num_chunk_tokens(config: EngineConfig) -> int | None:
-    limit = config.max_num_chunk_tokens
-    return tuning.max_num_chunk_tokens() if limit is None else limit
-
-
-def _max_num_lookahead(config: EngineConfig, loaded: LoadedModel) -> int:
-    """Return the most requests for which a step is begun early; see EngineConfig.enable_lookahead."""
-    if config.enable_lookahead is not None:
-        return config.max_num_seqs if config.enable_lookahead else 0
-    return tuning.max_lookahead(config.max_num_seqs, loaded.num_bytes)

@@ -9,8 +9,8 @@ import pytest
 from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
-from mini_vllm.engine_room.idle import MAX_IDLE_STEPS, IdleSteps
 from mini_vllm.llm import LLM
+from mini_vllm.metrics import MAX_IDLE_STEPS, IdleSteps
 from mini_vllm.models.loader import load
 from mini_vllm.request import RequestStatus, SamplingParams
 from mini_vllm.scheduler import Scheduler, SchedulerOutput

@@ -6,8 +6,8 @@ import pytest
 
 from mini_vllm.beam_search import beam_search
 from mini_vllm.engine import LLMEngine
-from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts
-from mini_vllm.engine_room.step_metrics import StepCounts
+from mini_vllm.engine_config import EngineConfig, EngineParts
+from mini_vllm.metrics import EngineMetrics, StepCounts
 from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
 from mini_vllm.scheduler import Scheduler

@@ -5,6 +5,7 @@ A part without such a feature becomes the base of a class of this module, which 
     block_pool        no fork_block       CopyOnWrite over it
     kv_cache_manager  no fork             Forking over it
                       no give_back_slots  GivingBack over it
+                      no forget_unwritten Forgetting over it
     scheduler         no preempt          Preempting over it
     sampler           no sample           SamplesByRules over it
 
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mini_vllm.block_pool import KVCacheBlock
+from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Request
 from mini_vllm.scheduler import Scheduler
 
@@ -121,6 +123,12 @@ class GivingBack(_Manager):
         unused = table[num_kept:]
         del table[num_kept:]
         self.block_pool.free_blocks(reversed(unused))
+
+
+class Forgetting(_Manager):
+    """A manager that can remove from the index what a planned step will not write, on top of one that cannot."""
+
+    forget_unwritten = KVCacheManager.forget_unwritten
 
 
 class Preempting(_Scheduler):

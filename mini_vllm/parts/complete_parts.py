@@ -9,7 +9,7 @@ from typing import Any
 
 from mini_vllm.engine_config import EngineParts
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.parts.adapters import CopyOnWrite, Forking, GivingBack, Preempting
+from mini_vllm.parts.adapters import CopyOnWrite, Forgetting, Forking, GivingBack, Preempting
 from mini_vllm.parts.check import PartError, check_attention, check_class, check_object, name_of
 from mini_vllm.parts.interfaces import JOINTS
 from mini_vllm.sampling.by_rules import SamplesByRules
@@ -17,7 +17,7 @@ from mini_vllm.sampling.by_rules import SamplesByRules
 #: Slot → the methods whose absence shows that a part lacks a feature, each with the class that adds the feature.
 GIVEN: dict[str, tuple[tuple[str, type], ...]] = {
     "block_pool": (("fork_block", CopyOnWrite),),
-    "kv_cache_manager": (("fork", Forking), ("give_back_slots", GivingBack)),
+    "kv_cache_manager": (("fork", Forking), ("give_back_slots", GivingBack), ("forget_unwritten", Forgetting)),
     "scheduler": (("preempt", Preempting),),
     "sampler": (("sample", SamplesByRules),),
 }

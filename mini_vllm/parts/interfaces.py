@@ -30,7 +30,7 @@ JOINTS = {
                  "allocate_slots": ("request", "num_new_tokens", "new_computed_blocks", "num_new_computed_tokens"),
                  "free": ("request",), "get_block_ids": ("request_id",), "reset_prefix_cache": (),
                  "check_integrity": (), "fork": ("parent", "child"), "finish_step": (),
-                 "give_back_slots": ("request",)},
+                 "give_back_slots": ("request",), "forget_unwritten": ("request",)},
         attributes=("block_pool", "block_size", "stats")),
     "prefix_tree": Joint(
         made_with=("block_pool", "block_size"),

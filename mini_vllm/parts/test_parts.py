@@ -24,6 +24,7 @@ from mini_vllm.scheduler import Scheduler
 REFERENCE = {part.name: part.default for part in fields(EngineParts)} | {"engine": LLMEngine}
 #: Methods that a part may lack: an adapter adds them, or the engine does without them.
 GIVEN = {("block_pool", "fork_block"), ("kv_cache_manager", "fork"), ("kv_cache_manager", "give_back_slots"),
+         ("kv_cache_manager", "forget_unwritten"),
          ("scheduler", "preempt"), ("sampler", "sample")}
 
 
@@ -174,6 +175,18 @@ def test_a_manager_without_forks_is_given_them():
     manager.finish_step()
     assert manager.block_pool.pending_copies == [] and manager.get_block_ids("parent") == [1, 2]
     manager.check_integrity()
+
+
+def test_a_manager_that_cannot_forget_what_is_not_written_is_given_that():
+    plain = without(KVCacheManager, "forget_unwritten")
+    manager = fit(EngineParts(kv_cache_manager=plain)).kv_cache_manager(9, 4)
+    request = Request("r", range(13))
+    manager.allocate_slots(request, 4)
+    request.num_computed_tokens = 4
+    manager.allocate_slots(request, 8)  # planned, and not written
+    assert manager.get_computed_blocks(Request("other", range(13)))[1] == 12
+    assert manager.forget_unwritten(request) == [2, 3]
+    assert manager.get_computed_blocks(Request("other", range(13)))[1] == 4
 
 
 def test_given_forks_leave_everything_as_it_was_where_there_is_no_room():

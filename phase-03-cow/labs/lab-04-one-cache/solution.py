@@ -21,9 +21,8 @@ from collections.abc import Callable, Sequence
 
 from course.base import lab_3_2 as base
 from mini_vllm.block_pool import BlockPool, KVCacheBlock
-from mini_vllm.caching.block_index import PrefixIndex
-from mini_vllm.caching.slot_checks import check_arguments, check_hits
-from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
+from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, check_arguments, check_hits
+from mini_vllm.prefix_tree import PrefixIndex
 from mini_vllm.request import Request
 
 

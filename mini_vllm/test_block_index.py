@@ -5,12 +5,10 @@ import random
 import pytest
 
 from mini_vllm.block_pool import BlockHash, BlockPool, KVCacheBlock
-from mini_vllm.caching.block_index import BlockIndex, NoIndex, key_of
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.prefix_tree import PrefixTree
+from mini_vllm.prefix_tree import BlockIndex, NoIndex, PrefixTree, key_of
 from mini_vllm.request import Request
 from mini_vllm.test_block_pool import ids, snapshot
-from mini_vllm.test_kv_cache import full_snapshot
 
 SIZE = 4
 NO_BLOCK_HASH = r"block {} is cached under 777, which is of type int; a prefix index needs a BlockHash"
@@ -120,42 +118,6 @@ def test_a_key_is_a_block_hash_or_none():
         key_of(KVCacheBlock(5, block_hash=777))
 
 
-@pytest.mark.parametrize("index_class", [BlockIndex, PrefixTree])
-@pytest.mark.parametrize("bad", [0, 1, 2])
-def test_insert_refuses_a_bare_number_and_changes_nothing(index_class, bad):
-    pool = BlockPool(9)
-    index = index_class(pool, SIZE)
-    table = table_of(pool, 12)
-    pool.cache_full_blocks([table[bad]], [777])
-    before = tree_snapshot(index)
-    with pytest.raises(RuntimeError, match=NO_BLOCK_HASH.format(table[bad].block_id)):
-        index.insert(range(12), table)
-    assert tree_snapshot(index) == before
-
-
-@pytest.mark.parametrize("num_tokens", [3, 7, 11])
-def test_a_tail_that_is_cached_under_a_bare_number_is_refused_before_the_full_blocks_are_inserted(num_tokens):
-    pool = BlockPool(9)
-    tree = PrefixTree(pool, SIZE)
-    table = table_of(pool, num_tokens)
-    pool.cache_full_blocks(table[-1:], [777])
-    before = tree_snapshot(tree)
-    with pytest.raises(RuntimeError, match=NO_BLOCK_HASH.format(table[-1].block_id)):
-        tree.insert(range(num_tokens), table, with_tail=True)
-    assert tree_snapshot(tree) == before
-
-
-def test_donate_looks_at_blocks_that_hold_no_token_too():
-    pool = BlockPool(9)
-    tree = PrefixTree(pool, SIZE)
-    table = table_of(pool, 12)
-    pool.cache_full_blocks(table[2:], [777])
-    before = tree_snapshot(tree)
-    with pytest.raises(RuntimeError, match=NO_BLOCK_HASH.format(3)):
-        tree.donate(range(12), table, num_tokens=5)
-    assert tree_snapshot(tree) == before
-
-
 def test_stats_and_match_name_a_bare_number():
     pool = BlockPool(9)
     tree = PrefixTree(pool, SIZE)
@@ -173,71 +135,6 @@ def test_a_twin_under_a_bare_number_lends_no_key():
     pool.cache_full_blocks([twin], [int(BlockHash(None, range(4)))])
     tree.insert(range(4), [block])
     assert key_of(block).token_ids == (0, 1, 2, 3)
-
-
-def manager_with_bare_number(tree_class, num_prompt_tokens, num_computed, bad):
-    """Create a manager and a request whose block at ``bad`` was cached bypassing the index."""
-    manager = KVCacheManager(20, SIZE, tree_class=tree_class)
-    request = Request("r", range(num_prompt_tokens))
-    manager.allocate_slots(request, num_computed)
-    request.num_computed_tokens = num_computed
-    manager.finish_step()
-    block_id = manager.get_block_ids("r")[bad]
-    manager.block_pool.evict_blocks(range(1, 20))
-    manager.block_pool.cache_full_blocks([manager.block_pool.blocks[block_id]], [777])
-    return manager, request, block_id
-
-
-@pytest.mark.parametrize("tree_class", [None, PrefixTree])
-@pytest.mark.parametrize("num_computed, bad", [(6, -1), (8, -1), (8, 0), (5, 0)])
-def test_allocate_slots_refuses_a_table_with_a_bare_number(tree_class, num_computed, bad):
-    manager, request, block_id = manager_with_bare_number(tree_class, 30, num_computed, bad)
-    before = full_snapshot(manager), dict(manager._num_written)
-    with pytest.raises(RuntimeError, match=NO_BLOCK_HASH.format(block_id)):
-        manager.allocate_slots(request, 9)
-    assert (full_snapshot(manager), dict(manager._num_written)) == before
-    manager.check_integrity()
-
-
-def test_blocks_beyond_those_to_be_written_are_looked_at_too():
-    """Check blocks beyond those to be written: a table may be longer than its tokens if slots were made and no step
-    ran."""
-    manager = KVCacheManager(20, SIZE, tree_class=PrefixTree)
-    request = Request("r", range(16))
-    manager.allocate_slots(request, 16)
-    manager.finish_step()
-    request.num_computed_tokens = 5
-    manager.block_pool.evict_blocks([3])
-    manager.block_pool.cache_full_blocks([manager.block_pool.blocks[3]], [777])
-    before = full_snapshot(manager), dict(manager._num_written)
-    with pytest.raises(RuntimeError, match=NO_BLOCK_HASH.format(3)):
-        manager.allocate_slots(request, 1)
-    assert (full_snapshot(manager), dict(manager._num_written)) == before
-
-
-@pytest.mark.parametrize("tree_class", [None, PrefixTree])
-def test_free_refuses_a_table_with_a_bare_number(tree_class):
-    manager, request, block_id = manager_with_bare_number(tree_class, 10, 10, 1)
-    before = full_snapshot(manager)
-    with pytest.raises(RuntimeError, match=NO_BLOCK_HASH.format(block_id)):
-        manager.free(request)
-    assert full_snapshot(manager) == before
-    manager.block_pool.evict_blocks([block_id])
-    manager.free(request)
-    assert manager.block_pool.get_usage() == 0.0
-
-
-@pytest.mark.parametrize("num_cached", [4, 6, 8])
-def test_a_hit_under_a_bare_number_is_refused(num_cached):
-    manager, request, _ = manager_with_bare_number(PrefixTree, 8, 8, 0)
-    table = [manager.block_pool.blocks[i] for i in manager.get_block_ids("r")]
-    bare = int(BlockHash(None, range(4)))
-    manager.block_pool.evict_blocks(ids(table))
-    manager.block_pool.cache_full_blocks(table[:1], [bare])
-    before = full_snapshot(manager)
-    with pytest.raises(RuntimeError, match="block 1 is cached under"):
-        manager.allocate_slots(Request("other", range(20)), 1, table[:-(-num_cached // SIZE)], num_cached)
-    assert full_snapshot(manager) == before
 
 
 def test_a_half_hit_of_another_tenant_is_refused():
