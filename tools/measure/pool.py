@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
-from mini_vllm.benchmark.request_times import check_all_decode
+from mini_vllm.benchmark.gpu.steps import check_all_decode
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import DEFAULT_MODEL, load

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.backend import mx, nn
-from mini_vllm.benchmark.drawing import GREEDY
-from mini_vllm.benchmark.mlx_lm_peer import make_generator
-from mini_vllm.benchmark.request_times import check_all_decode
+from mini_vllm.benchmark.peers import make_generator
+from mini_vllm.benchmark.workloads import GREEDY
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
@@ -59,6 +58,18 @@ class StepTimes:
     @property
     def ratio(self) -> float | None:
         return None if self.peer_ms is None else self.peer_ms / self.ours_ms
+
+
+def check_all_decode(num_requests: int, num_decoding: Iterable[int]) -> None:
+    """Raise ValueError unless every request got a token in each of the timed steps.
+
+    ``num_decoding`` is the number of requests that got one in each step. With fewer, a step does less work than
+    reported, and takes less time.
+    """
+    least = min(num_decoding)
+    if least < num_requests:
+        raise ValueError(f"all {num_requests} requests must decode in every timed step, but in one step only {least} "
+                         "got a token; the measurement does not count")
 
 
 def prompts(num_requests: int, vocab_size: int, context: int, num_steps: int) -> list[list[int]]:
