@@ -80,6 +80,13 @@ def make_generator(model: Callable[..., mx.array], drawing: Drawing, batch_size:
     return BatchGenerator(model, sampler=drawing.peer_sampler(), **options)  # type: ignore[arg-type]
 
 
+def token_bytes(loaded: LoadedModel) -> int:
+    """Return the bytes of the keys and values of one token."""
+    config = loaded.config
+    return PagedKVCache.block_bytes(config.num_layers, config.num_kv_heads, 1, config.head_dim,
+                                    loaded.model.model.norm.weight.dtype)
+
+
 class CountingModel:
     """A network of mlx-lm that counts the token rows it computes."""
 
@@ -101,9 +108,7 @@ class MlxLm:
     def __init__(self, loaded: LoadedModel, model: nn.Module, drawing: Drawing = GREEDY,
                  batch_size: int | None = None) -> None:
         self._model, self._drawing, self._batch_size = model, drawing, batch_size
-        config = loaded.config
-        self._token_bytes = PagedKVCache.block_bytes(config.num_layers, config.num_kv_heads, 1, config.head_dim,
-                                                     loaded.model.model.norm.weight.dtype)
+        self._token_bytes = token_bytes(loaded)
 
     def serve(self, workload: Workload, on_token: OnToken) -> Served:
         watch, counting = Watch(workload, on_token), CountingModel(self._model)

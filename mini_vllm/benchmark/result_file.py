@@ -18,8 +18,7 @@ import contextlib
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,11 @@ KEPT = ROOT / "benchmarks"
 
 
 class Results:
-    """The results of a benchmark, printed as JSON or written to a file, depending on the options."""
+    """The results of a benchmark, printed as JSON or written to a file, depending on the options.
+
+    If the JSON goes to standard output, everything else that is printed inside ``with Results(arguments) as results``
+    goes to standard error. If the block fails, no JSON is printed.
+    """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         """Raise ValueError, before any work is done, if the output file cannot be written."""
@@ -42,7 +45,7 @@ class Results:
         self._command: str = arguments.typed
         self._is_kept = self._path is not None and self._path.resolve().parent == KEPT
         self._text = ""
-        self._watch, self._watching = NoiseWatch(), contextlib.ExitStack()
+        self._watch, self._watching, self._redirected = NoiseWatch(), contextlib.ExitStack(), contextlib.ExitStack()
         if self._path is not None:
             writable_file(self._path)
         self._source = source()
@@ -60,18 +63,17 @@ class Results:
             return f"a result comes from an unmodified tree, but {modified[0]}{more} differs from the last commit"
         return ""
 
-    @contextmanager
-    def opened(self) -> Iterator[Results]:
-        """Print the JSON at the end of the block, and everything else that the block prints on standard error.
-
-        Nothing is redirected if the JSON is not to be printed, and nothing is printed if the block fails.
-        """
-        with contextlib.redirect_stdout(sys.stderr) if self._is_printed else contextlib.nullcontext():
-            if self._is_printed or self._path is not None:
-                self._watching.enter_context(self._watch.over())
-            with self._watching:
-                yield self
+    def __enter__(self) -> Results:
         if self._is_printed:
+            self._redirected.enter_context(contextlib.redirect_stdout(sys.stderr))
+        if self._is_printed or self._path is not None:
+            self._watching.enter_context(self._watch.over())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._watching.close()
+        self._redirected.close()
+        if self._is_printed and kind is None:
             print(self._text, end="", flush=True)
 
     def save(self, data: Mapping[str, Any]) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mini_vllm.arguments import wants_peer
@@ -42,44 +41,18 @@ TABLE = Table(("text        ", "{}"), ("k", "{}"), ("batch", "{}"), ("steps per 
               ("accepted", "{:.0%}"), ("mlx-lm takes", "{:.2f}x"), ("times as fast", "{}"))
 
 
-@dataclass
-class Cell:
-    """One kind of text, number of drafted tokens and batch size."""
+def format_cell(cell: Mapping[str, Any]) -> str:
+    """Format the results for one kind of text, number of drafted tokens and batch size."""
+    accepted = cell["num_accepted"] / cell["num_drafted"] if cell["num_drafted"] else None
+    peer = statistics.median(cell["peer_s"]) / statistics.median(cell["drafted_s"]) if cell["peer_s"] else None
+    different = f"  {cell['num_different']} outputs have other tokens" if cell["num_different"] else ""
+    return TABLE.row(cell["kind"], cell["num_speculative_tokens"], cell["batch_size"], cell["steps_per_token"],
+                     accepted, peer, format_ratios(_ratios(cell))) + different
 
-    kind: str
-    num_speculative_tokens: int
-    batch_size: int
-    num_tokens: int
-    #: Seconds of decoding per round, without and with drafts.
-    plain_s: list[float] = field(default_factory=list)
-    drafted_s: list[float] = field(default_factory=list)
-    #: Seconds of mlx-lm's speculative generation with the same draft model.
-    peer_s: list[float] = field(default_factory=list)
-    num_steps: int = 0
-    num_drafted: int = 0
-    num_accepted: int = 0
-    #: Outputs, counted over all rounds, in which the tokens differ.
-    num_different: int = 0
 
-    @property
-    def ratios(self) -> list[float]:
-        """How many times as fast decoding is with drafts, round by round."""
-        return [plain / drafted for plain, drafted in zip(self.plain_s, self.drafted_s)]
-
-    @property
-    def steps_per_token(self) -> float:
-        return self.num_steps * self.batch_size / self.num_tokens
-
-    def to_dict(self) -> dict[str, object]:
-        return {**asdict(self), "has_equal_tokens": not self.num_different, "ratio": statistics.median(self.ratios),
-                "steps_per_token": self.steps_per_token}
-
-    def __str__(self) -> str:
-        accepted = self.num_accepted / self.num_drafted if self.num_drafted else None
-        peer = statistics.median(self.peer_s) / statistics.median(self.drafted_s) if self.peer_s else None
-        different = f"  {self.num_different} outputs have other tokens" if self.num_different else ""
-        return TABLE.row(self.kind, self.num_speculative_tokens, self.batch_size, self.steps_per_token, accepted, peer,
-                         format_ratios(self.ratios)) + different
+def _ratios(cell: Mapping[str, Any]) -> list[float]:
+    """Return how many times as fast decoding is with drafts, round by round."""
+    return [plain / drafted for plain, drafted in zip(cell["plain_s"], cell["drafted_s"])]
 
 
 def run_speculation_benchmark(arguments: argparse.Namespace) -> int:
@@ -95,28 +68,28 @@ def run_speculation_benchmark(arguments: argparse.Namespace) -> int:
     drawing = Drawing.from_arguments(arguments)
     # mlx-lm can only draft with models
     wants_to_compare = arguments.draft != NGRAM and wants_peer(arguments) and has_peer()
-    with Results(arguments).opened() as saved:
+    with Results(arguments) as saved:
         loaded = load(arguments.model)
         announce(arguments, f"{loaded.name}, BLAS: {blas.name}; {drawing}; drafts: {arguments.draft}", "", TABLE.title)
         peer = _mlx_lm(loaded, load(arguments.draft), drawing) if wants_to_compare else None
-        watch, cells = NoiseWatch(), list[Cell]()
+        watch, cells = NoiseWatch(), list[dict[str, Any]]()
         for kind in arguments.kind or (["quoting"] if is_quick else list(KINDS)):
             for batch_size in batches:
                 for number in numbers:
                     with watch.over():
                         cells.append(_measure(arguments, loaded, drawing, kind, batch_size, number, rounds, peer))
-                    print(cells[-1], flush=True)
+                    print(format_cell(cells[-1]), flush=True)
         noise = watch.noise()
         print(noise.warning(), end="")
         saved.save({"model": loaded.name, "draft": str(arguments.draft), "drawing": str(drawing),
-                    "cells": [cell.to_dict() for cell in cells], "noise": noise.to_dict()})
+                    "cells": cells, "noise": noise.to_dict()})
     return 0
 
 
 def _measure(arguments: argparse.Namespace, loaded: LoadedModel, drawing: Drawing, kind: str, batch_size: int,
-             number: int, rounds: int, peer: Callable[[Sequence[int], int, int], float] | None) -> Cell:
+             number: int, rounds: int, peer: Callable[[Sequence[int], int, int], float] | None) -> dict[str, Any]:
+    """Measure both sides in turns. Times are seconds of decoding, one per round."""
     prompt, num_tokens = prompt_of(loaded, kind), 8 if arguments.quick else arguments.tokens
-    cell = Cell(kind, number, batch_size, batch_size * (num_tokens - 1))
     draft = {"num_speculative_tokens": number, "draft": arguments.draft}
 
     def side(settings: dict[str, Any]) -> Side:
@@ -125,17 +98,21 @@ def _measure(arguments: argparse.Namespace, loaded: LoadedModel, drawing: Drawin
     if not is_cpu():  # compile the kernels of both sides before the first round
         for settings in ({}, draft):
             side(settings).decode()
+    plain_s, drafted_s, peer_s, num_different = list[float](), list[float](), list[float](), 0
     for _ in range(rounds):
         plain, drafted = side({}), side(draft)
-        cell.plain_s.append(plain.decode())
-        cell.drafted_s.append(drafted.decode())
-        cell.num_different += sum(one != drafted.token_ids[name] for name, one in plain.token_ids.items())
-        metrics = drafted.engine.metrics()
-        cell.num_steps, cell.num_drafted = drafted.num_steps, metrics.num_drafted_tokens
-        cell.num_accepted = metrics.num_accepted_tokens
+        plain_s.append(plain.decode())
+        drafted_s.append(drafted.decode())
+        num_different += sum(one != drafted.token_ids[name] for name, one in plain.token_ids.items())
         if peer is not None and batch_size == 1:
-            cell.peer_s.append(peer(prompt, num_tokens, number))
-    return cell
+            peer_s.append(peer(prompt, num_tokens, number))
+    metrics, num_decoded = drafted.engine.metrics(), batch_size * (num_tokens - 1)
+    cell = {"kind": kind, "num_speculative_tokens": number, "batch_size": batch_size, "num_tokens": num_decoded,
+            "plain_s": plain_s, "drafted_s": drafted_s, "peer_s": peer_s, "num_steps": drafted.num_steps,
+            "num_drafted": metrics.num_drafted_tokens, "num_accepted": metrics.num_accepted_tokens,
+            "num_different": num_different, "has_equal_tokens": not num_different,
+            "steps_per_token": drafted.num_steps * batch_size / num_decoded}
+    return {**cell, "ratio": statistics.median(_ratios(cell))}
 
 
 def prompt_of(loaded: LoadedModel, kind: str) -> list[int]:

@@ -58,7 +58,7 @@ def test_a_folder_without_history_has_no_tree(tmp_path):
 
 def test_a_file_says_where_its_numbers_come_from(kept, monkeypatch):
     monkeypatch.setattr(result_file, "source", lambda: CLEAN)
-    with Results(arguments(kept)).opened() as results:
+    with Results(arguments(kept)) as results:
         results.save({"speed": 1})
         results.save({"speed": {1: 2.5}})
     saved = json.loads(kept.read_text())
@@ -81,7 +81,7 @@ def test_only_a_result_with_a_source_is_kept(kept, monkeypatch, tmp_path_factory
         Results(arguments(kept, quick))
     assert not kept.exists()
     scratch = tmp_path_factory.mktemp("scratch") / "r.json"
-    with Results(arguments(scratch, quick)).opened() as results:
+    with Results(arguments(scratch, quick)) as results:
         results.save({})
     assert json.loads(scratch.read_text())["modified"] == found["modified"]
 
@@ -89,7 +89,7 @@ def test_only_a_result_with_a_source_is_kept(kept, monkeypatch, tmp_path_factory
 def test_a_source_that_changes_during_the_run_gives_no_result(kept, monkeypatch):
     found = dict(CLEAN)
     monkeypatch.setattr(result_file, "source", lambda: dict(found))
-    with pytest.raises(ValueError, match="has changed since"), Results(arguments(kept)).opened() as results:
+    with pytest.raises(ValueError, match="has changed since"), Results(arguments(kept)) as results:
         found["modified"] = ["a.py"]
         results.save({})
     assert not kept.exists()
@@ -97,14 +97,14 @@ def test_a_source_that_changes_during_the_run_gives_no_result(kept, monkeypatch)
 
 def test_results_go_where_the_options_say(tmp_path, capsys):
     path = tmp_path / "r.json"
-    with Results(arguments(path, is_json=True)).opened() as results:
+    with Results(arguments(path, is_json=True)) as results:
         print("a table")
         results.save({"a": 1})
         results.save({"a": 2})
     told = capsys.readouterr()
     assert json.loads(told.out) == json.loads(path.read_text()) and told.err == "a table\n"
     assert json.loads(told.out)["a"] == 2
-    with pytest.raises(KeyboardInterrupt), Results(arguments(path, is_json=True)).opened() as results:
+    with pytest.raises(KeyboardInterrupt), Results(arguments(path, is_json=True)) as results:
         results.save({"a": 3})
         raise KeyboardInterrupt
     assert capsys.readouterr().out == "" and json.loads(path.read_text())["a"] == 3

@@ -239,7 +239,7 @@ def run_throughput(arguments: argparse.Namespace) -> int:
     pythons = {"vllm": arguments.vllm_python, "llama.cpp": arguments.llama_python}
     check_pythons(pythons, chosen)
     plot = _plotter(arguments)
-    with Results(arguments).opened() as saved, ExitStack() as running:
+    with Results(arguments) as saved, ExitStack() as running:
         loaded = (load_random(arguments.random) if arguments.random else
                   load_for(EngineConfig(model=arguments.model), EngineParts()))
         workloads = [make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)

@@ -21,7 +21,7 @@ def main() -> int:
     arguments = parse_arguments(make_parser(), sys.argv[1:])
     from mini_vllm.benchmark.result_file import Results
     try:
-        with Results(arguments).opened() as results:
+        with Results(arguments) as results:
             printed = io.StringIO()
             with contextlib.redirect_stdout(Tee(sys.stdout, printed)):
                 status = measure(arguments)

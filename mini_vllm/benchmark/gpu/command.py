@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from mini_vllm.arguments import wants_peer
@@ -48,7 +48,7 @@ def run_gpu_benchmark(arguments: argparse.Namespace) -> int:
     if wants_mlx_lm and not has_peer():
         print(without_peer(), file=sys.stderr)
         wants_mlx_lm = False
-    with Results(arguments).opened() as results:
+    with Results(arguments) as results:
         shape = QUICK_SHAPE if arguments.quick else arguments.model
         loaded = load_random(shape, dtype=mx.float32 if is_cpu() else mx.bfloat16)
         announce(arguments, f"random weights in the shape of {shape}", *describe_machine(),
@@ -107,7 +107,7 @@ def _agreement(title: str, loaded: LoadedModel, peer: nn.Module, arguments: argp
 
 def _steps(title: str, loaded: LoadedModel, peer: nn.Module | None, arguments: argparse.Namespace, context: int,
            numbers: tuple[int, ...]) -> list[dict[str, object]]:
-    rows = []
+    rows: list[dict[str, object]] = []
     print(f"\n{title} Contexts of {context} tokens.\n{STEPS.title}", flush=True)
     bandwidth = (arguments.bandwidth * 1e9 if arguments.bandwidth else None if is_cpu() else
                  BANDWIDTHS.get(str(mx.device_info().get("device_name"))))
@@ -117,9 +117,12 @@ def _steps(title: str, loaded: LoadedModel, peer: nn.Module | None, arguments: a
         gc.collect()
         mx.clear_cache()
         floor_ms = steps.bytes_per_step(loaded, number, context) / bandwidth * 1000 if bandwidth else None
-        row = steps.StepTimes(number, context, ours_ms, peer_ms, floor_ms)
-        print(STEPS.row(number, ours_ms, peer_ms, row.ratio, floor_ms, floor_ms and floor_ms / ours_ms), flush=True)
-        rows.append({**asdict(row), "ratio": row.ratio})
+        for name, found_ms in (("ours", ours_ms), ("mlx-lm's", peer_ms)):
+            steps.check_floor(f"a step of {number} requests at contexts of {context}, {name}", found_ms, floor_ms)
+        ratio = None if peer_ms is None else peer_ms / ours_ms
+        print(STEPS.row(number, ours_ms, peer_ms, ratio, floor_ms, floor_ms and floor_ms / ours_ms), flush=True)
+        rows.append({"num_requests": number, "context": context, "ours_ms": ours_ms, "peer_ms": peer_ms,
+                     "floor_ms": floor_ms, "ratio": ratio})
     return rows
 
 

@@ -9,7 +9,6 @@ import pytest
 from mini_vllm.backend import mx, nn
 from mini_vllm.benchmark.gpu import agreement, command, steps
 from mini_vllm.benchmark.gpu.agreement import MAX_NOISES, MAX_SHOWN, Agreement, Difference, compare
-from mini_vllm.benchmark.gpu.steps import StepTimes
 from mini_vllm.benchmark.peers import load_peer
 from mini_vllm.benchmark.workloads import make_workload
 from mini_vllm.cli import main
@@ -124,10 +123,15 @@ def test_a_step_in_which_somebody_got_no_token_is_no_measurement():
 
 
 @pytest.mark.parametrize("ours_ms, peer_ms", [(3.3, 9.0), (9.0, 3.3)])
-def test_a_step_faster_than_the_memory_is_no_measurement(ours_ms, peer_ms):
-    with pytest.raises(ValueError, match=r"64 requests at contexts of 4096, .*: 3.3 ms, but .* at least 6.5 ms"):
-        StepTimes(64, 4096, ours_ms, peer_ms, 6.5)
-    assert StepTimes(64, 4096, 6.6, None, 6.5).ratio is None and StepTimes(64, 4096, 3.3, 3.3, None).ratio == 1
+def test_a_step_faster_than_the_memory_is_no_measurement(ours_ms, peer_ms, monkeypatch, loaded):
+    """The bandwidth is such that reading takes 6.5 ms."""
+    arguments = Namespace(quick=True, bandwidth=steps.bytes_per_step(loaded, 1, 512) / 6.5e-3 / 1e9)
+    monkeypatch.setattr(steps, "time_both", lambda *_: (ours_ms, peer_ms))
+    with pytest.raises(ValueError, match="1 requests at contexts of 512, .*: 3.3 ms, but .* at least 6.5 ms"):
+        command._steps("", loaded, None, arguments, 512, (1,))
+    monkeypatch.setattr(steps, "time_both", lambda *_: (7.0, None))
+    (row,) = command._steps("", loaded, None, arguments, 512, (1,))
+    assert (row["floor_ms"], row["ratio"]) == (pytest.approx(6.5), None)
 
 
 def test_every_request_decodes_however_long_the_prompts_take(loaded, peer, monkeypatch):

@@ -65,7 +65,7 @@ def run_serve_benchmark(arguments: argparse.Namespace) -> int:
     rates = arguments.rate or (QUICK_RATES if arguments.quick else DEFAULT_RATES)
     parts = arguments.part or (["rates", "priority"] if arguments.quick else ["rates", "goodput", "priority"])
     traffics = [TRAFFICS[name] for name in arguments.traffic or (["short"] if arguments.quick else ["mixed", "shared"])]
-    with Results(arguments).opened() as results, ExitStack() as running:
+    with Results(arguments) as results, ExitStack() as running:
         loaded = load(arguments.model)
         announce(arguments, f"{loaded.name}; greedy", *describe_machine())
         servers = _start(arguments, loaded, running)
