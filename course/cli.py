@@ -68,7 +68,6 @@ def make_parser() -> argparse.ArgumentParser:
     demo.add_argument("what", nargs="?", choices=DEMOS, default=DEMOS[0], help="default: %(default)s")
     bench = command("bench", "measure the operations of your block pool, in a small and in a large pool")
     bench.add_argument("what", nargs="?", choices=BENCHES, default=BENCHES[0], help="default: %(default)s")
-    bench.add_argument("--cold", action="store_true", help="measure with cold CPU caches")
     reset = command("reset", "restore the shipped starter.py, and keep a backup of yours")
     reset.add_argument("lab", nargs="?", help=lab_help)
     reset.add_argument("--bare", action="store_true", help="shorten the docstrings to purpose, result and "
@@ -168,7 +167,7 @@ def _run(arguments: argparse.Namespace) -> int:
         case "demo":
             return course.demo()
         case "bench":
-            return course.bench(arguments.cold)
+            return course.bench()
         case "reset":
             return course.reset(arguments.lab, arguments.bare)
         case "answer":

@@ -286,8 +286,8 @@ class Course:
     def demo(self) -> int:
         return Showpieces(self.labs, self.console, self._passes).demo_blocks()
 
-    def bench(self, cold: bool = False) -> int:
-        return Showpieces(self.labs, self.console, self._passes).bench_allocator(cold)
+    def bench(self) -> int:
+        return Showpieces(self.labs, self.console, self._passes).bench_allocator()
 
     def _passes(self, lab: Lab) -> bool:
         return self.progress.of(lab).state is State.PASSED

@@ -128,7 +128,7 @@ def used(monkeypatch):
 @pytest.fixture
 def hardly_measured(monkeypatch):
     """Make the doctor measure for only a millisecond, for tests of its output."""
-    from mini_vllm.benchmark.products import measure_gflops
+    from mini_vllm.benchmark.machine import measure_gflops
     monkeypatch.setattr(measure_gflops, "__defaults__", (0.001,))
 
 
@@ -138,5 +138,5 @@ def few_products(monkeypatch):
 
     It takes longer for a reliable number; this is for tests that need none.
     """
-    from mini_vllm.benchmark.products import fastest_product_s
-    monkeypatch.setattr(fastest_product_s, "__defaults__", (0.001, 1))
+    from mini_vllm.benchmark.machine_noise import fastest_product_s
+    monkeypatch.setattr(fastest_product_s, "__defaults__", (0.001,))

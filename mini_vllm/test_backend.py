@@ -17,7 +17,7 @@ from rich.console import Console
 
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo
-from mini_vllm.benchmark.products import measure_gflops
+from mini_vllm.benchmark.machine import measure_gflops
 from mini_vllm.cli import doctor, main
 
 on_linux_cpu = pytest.mark.skipif(backend.mlx_build() != "cpu", reason="MLX needs no BLAS here")

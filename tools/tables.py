@@ -37,8 +37,6 @@ PAGES = ("README.md", "docs/*.md")
 RESULTS = "benchmarks"
 #: The start of a benchmark's last line.
 IN_SHORT = "In short: "
-#: The claims of the front page: the workload, and what the engine is compared with.
-HEADLINES = (("decode-16", ONE_AT_A_TIME), ("mixed-16", PEER), ("shared-prefix", PEER))
 #: The commands that write results: their first words, and what parses the rest.
 COMMANDS = {"mini-vllm bench": cli_parser, "python tools/measure": measure_parser}
 BLOCK = re.compile(r"<!-- table: (?P<words>[^>\n]+) -->\n(?P<text>.*?)<!-- end of table -->", re.S)
@@ -95,18 +93,17 @@ def _but(noise: Mapping[str, Any]) -> str:
     return f", but {noise['cause']}" if noise["cause"] else ""
 
 
-def throughput(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a table with a row per workload and a column per result."""
-    workloads = [name for name in WORKLOADS if any(name in result["speed_ups"] for result in results)]
-    lines = [f"| workload | {' | '.join(map(_column, results))} |", "|---" * (len(results) + 1) + "|"]
-    for name in workloads:
-        cells = " | ".join(_cell(result, name) if name in result["speed_ups"] else "" for result in results)
-        lines.append(f"| `{name}`: {WORKLOADS[name][0]} | {cells} |")
-    return lines
+#: The result of a kind of table: its titles, and its rows.
+Rows = tuple[Sequence[str], Sequence[Sequence[object]]]
 
 
-def _column(result: dict[str, Any]) -> str:
-    return f"`{result['model']}`, {_machine(result)}"
+def throughput(results: Sequence[dict[str, Any]]) -> Rows:
+    """Return a row per workload and a column per result."""
+    titles = ["workload", *(f"`{result['model']}`, {_machine(result)}" for result in results)]
+    rows = [[f"`{name}`: {WORKLOADS[name][0]}",
+             *(_cell(result, name) if name in result["speed_ups"] else "" for result in results)]
+            for name in WORKLOADS if any(name in result["speed_ups"] for result in results)]
+    return titles, rows
 
 
 def _machine(result: dict[str, Any]) -> str:
@@ -129,117 +126,103 @@ def _cell(result: dict[str, Any], workload: str) -> str:
     return ", ".join(parts) + _but(result["noise_of"][workload])
 
 
-def headline(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the table of the front page: a row per claim, with its workload, and a column per machine."""
-    machines = [f"{result['machine']['cores']} cores, {_short_device(result)}" for result in results]
-    lines = [f"| workload | compared with | {' | '.join(machines)} |", "|---" * (len(results) + 2) + "|"]
-    for name, arm in HEADLINES:
-        cells = [f"{result['speed_ups'][name][arm]:.1f} times{_but(result['noise_of'][name])}"
-                 if arm in result["speed_ups"].get(name, {}) else "not measured" for result in results]
-        compared = "one request at a time" if arm == ONE_AT_A_TIME else "mlx-lm's batches"
-        lines.append(f"| `{name}`: {WORKLOADS[name][0]} | {compared} | {' | '.join(cells)} |")
-    return lines
-
-
-def _short_device(result: dict[str, Any]) -> str:
-    machine = result["machine"]
-    return f"{'aarch64' if 'aarch64' in machine['device'] else 'x86'} with {machine['blas'].upper()}"
-
-
-def gpu_steps(results: Sequence[dict[str, Any]]) -> list[str]:
+def gpu_steps(results: Sequence[dict[str, Any]]) -> Rows:
     """Return the milliseconds per decode step: a row for each combination of request count and context."""
-    lines = ["| requests | context | ours | mlx-lm | ratio | floor |", "|---|---|---|---|---|---|"]
-    for result in results:
-        rows = [(row, "") for row in result["steps"]]
-        rows += [(row, ", weights of 4 bits") for row in result.get("quantised", {}).get("steps", [])]
-        for row, kind in rows:
-            peer = ("", "") if row["peer_ms"] is None else (f"{row['peer_ms']:.2f}", f"{row['ratio']:.1f} times")
-            floor = "" if row["floor_ms"] is None else f"{row['floor_ms']:.2f}"
-            floor += _but(result["noise"])
-            cells = (f"{row['num_requests']}{kind}", row["context"], f"{row['ours_ms']:.2f}", *peer, floor)
-            lines.append(f"| {' | '.join(map(str, cells))} |")
-    return lines
+    rows = [(f"{row['num_requests']}{kind}", row["context"], f"{row['ours_ms']:.2f}", _number(row["peer_ms"]),
+             _number(row["ratio"], ".1f", " times"), _number(row["floor_ms"]) + _but(result["noise"]))
+            for result in results
+            for kind, of_kind in (("", result), (", weights of 4 bits", result.get("quantised", {})))
+            for row in of_kind.get("steps", ())]
+    return ["requests", "context", "ours", "mlx-lm", "ratio", "floor"], rows
 
 
-def gpu_workloads(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the table of whole workloads, one row each."""
-    lines = ["| tokens/s | ours | mlx-lm | ratio | longest time between two tokens |", "|---|---|---|---|---|"]
+def gpu_workloads(results: Sequence[dict[str, Any]]) -> Rows:
+    """Return whole workloads, one row each."""
+    rows = []
     for row, noise in ((row, result["noise"]) for result in results for row in result["workloads"]):
-        ours, peer = row["ours"], row["peer"]
+        ours, peer = row["ours"], row["peer"] or {"output_tokens_per_s": None}
         gap_s, median_s = (ours["between_tokens_s"][percent] for percent in ("100", "50"))
-        of_peer = ("", "") if peer is None else (f"{peer['output_tokens_per_s']:.0f}", f"{row['ratio']:.1f} times")
-        cells = (f"`{ours['workload']}`", f"{ours['output_tokens_per_s']:.0f}", *of_peer,
-                 f"{gap_s / median_s:.1f} times the median: {gap_s * 1000:.0f} ms{_but(noise)}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        rows.append((f"`{ours['workload']}`", f"{ours['output_tokens_per_s']:.0f}",
+                     _number(peer["output_tokens_per_s"], ".0f"), _number(row["ratio"], ".1f", " times"),
+                     f"{gap_s / median_s:.1f} times the median: {gap_s * 1000:.0f} ms{_but(noise)}"))
+    return ["tokens/s", "ours", "mlx-lm", "ratio", "longest time between two tokens"], rows
 
 
-def goodput(results: Sequence[dict[str, Any]]) -> list[str]:
+def _number(number: float | None, form: str = ".2f", unit: str = "") -> str:
+    return "" if number is None else f"{number:{form}}{unit}"
+
+
+def goodput(results: Sequence[dict[str, Any]]) -> Rows:
     """Return the results of ``bench serve``, with a row per kind of request."""
-    lines = ["| requests | ours | mlx-lm's | ratio | machine |", "|---|---|---|---|---|"]
+    rows = []
     for result in results:
         for name, found in ((name, result[name]["goodput"]) for name in TRAFFICS if "goodput" in result.get(name, {})):
-            cells = [f"{each['requests_per_s']:.2f} requests/s, {each['tokens_per_s']:.0f} tokens/s"
-                     for each in (found["goodput"][BATCHED], found["goodput"].get(PEER)) if each is not None]
-            ratio = f"{found['ratios'][PEER]:.1f} times" if PEER in found["ratios"] else ""
-            lines.append(f"| {name}: {TRAFFICS[name].about} | {' | '.join(cells)} | {ratio}{_but(found['noise'])} | "
-                         f"{_machine(result)} |")
-    return lines
+            cells = [f"{each['requests_per_s']:.2f} requests/s, {each['tokens_per_s']:.0f} tokens/s" if each else ""
+                     for each in (found["goodput"][BATCHED], found["goodput"].get(PEER))]
+            ratio = _number(found["ratios"].get(PEER), ".1f", " times") + _but(found["noise"])
+            rows.append((f"{name}: {TRAFFICS[name].about}", *cells, ratio, _machine(result)))
+    return ["requests", "ours", "mlx-lm's", "ratio", "machine"], rows
 
 
-def priority(results: Sequence[dict[str, Any]]) -> list[str]:
+def priority(results: Sequence[dict[str, Any]]) -> Rows:
     """Return how soon high-priority requests are served while low-priority ones occupy the engine."""
-    lines = ["| overload by low-priority requests | first token of 90 % of the high-priority requests within | target "
-             "| low-priority requests that finish | machine |", "|---" * 5 + "|"]
     verdicts = {True: "met", False: "missed", None: "too few requests to tell"}
-    for result in results:
-        for row in result["priority"]:
-            target = f"{row['bound_s'] * 1000:.1f} ms: {verdicts[row['holds']]}{_but(result['noise'])}"
-            lines.append(f"| {row['about']} | {row['loaded_first_token_s']['90'] * 1000:.1f} ms | {target} | "
-                         f"{row['num_low_finished']} of {row['num_low']} | {_machine(result)} |")
-    return lines
+    rows = [(row["about"], f"{row['loaded_first_token_s']['90'] * 1000:.1f} ms",
+             f"{row['bound_s'] * 1000:.1f} ms: {verdicts[row['holds']]}{_but(result['noise'])}",
+             f"{row['num_low_finished']} of {row['num_low']}", _machine(result))
+            for result in results for row in result["priority"]]
+    return ["overload by low-priority requests", "first token of 90 % of the high-priority requests within", "target",
+            "low-priority requests that finish", "machine"], rows
 
 
-def drafts(results: Sequence[dict[str, Any]]) -> list[str]:
+def drafts(results: Sequence[dict[str, Any]]) -> Rows:
     """Return how much faster decoding is with drafts: a row per kind of text, batch size and number of tokens."""
-    lines = ["| text | requests | k | steps per token | accepted | times as fast (lowest–highest round) | machine |",
-             "|---" * 7 + "|"]
-    for result in results:
-        for cell in result["cells"]:
-            ratios = [plain / drafted for plain, drafted in zip(cell["plain_s"], cell["drafted_s"])]
-            accepted = f"{cell['num_accepted'] / cell['num_drafted']:.0%}" if cell["num_drafted"] else "no drafts"
-            but = ("" if cell["has_equal_tokens"] else ", other tokens than without drafts") + _but(result["noise"])
-            lines.append(f"| {cell['kind']} | {cell['batch_size']} | {cell['num_speculative_tokens']} | "
-                         f"{cell['steps_per_token']:.2f} | {accepted} | {cell['ratio']:.2f} ({min(ratios):.2f}–"
-                         f"{max(ratios):.2f}){but} | `{result['model']}`, {_machine(result)} |")
-    return lines
+    rows = []
+    for result, cell in ((each, cell) for each in results for cell in each["cells"]):
+        ratios = [plain / drafted for plain, drafted in zip(cell["plain_s"], cell["drafted_s"])]
+        accepted = f"{cell['num_accepted'] / cell['num_drafted']:.0%}" if cell["num_drafted"] else "no drafts"
+        but = ("" if cell["has_equal_tokens"] else ", other tokens than without drafts") + _but(result["noise"])
+        rows.append((cell["kind"], cell["batch_size"], cell["num_speculative_tokens"],
+                     f"{cell['steps_per_token']:.2f}", accepted,
+                     f"{cell['ratio']:.2f} ({min(ratios):.2f}–{max(ratios):.2f}){but}",
+                     f"`{result['model']}`, {_machine(result)}"))
+    return ["text", "requests", "k", "steps per token", "accepted", "times as fast (lowest–highest round)",
+            "machine"], rows
 
 
-def commands(results: Sequence[dict[str, Any]]) -> list[str]:
+def commands(results: Sequence[dict[str, Any]]) -> Rows:
     """Return the summary lines of ``python tools/measure NAME``, with a row per name."""
-    lines = ["| `python tools/measure …` | result | machine |", "|---|---|---|"]
+    rows = []
     for result in results:
         told = [line.removeprefix(IN_SHORT) for line in result["printed"] if line.startswith(IN_SHORT)]
         if not told:
             raise ValueError(f"{result['command']}: no line begins with {IN_SHORT!r}")
         name = shlex.split(result["command"])[2]
         noise = _but(result["noise"]) if name in TIMED else ""
-        lines.append(f"| `{name}` | {'; '.join(told)}{noise} | {_machine(result)} |")
-    return lines
+        rows.append((f"`{name}`", "; ".join(told) + noise, _machine(result)))
+    return ["`python tools/measure …`", "result", "machine"], rows
 
 
-def printed(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the table that a measurement printed: the lines whose cells are two spaces apart. Add the machines."""
-    rows = [cells for result in results for line in result["printed"]
-            if len(cells := re.split(r"\s{2,}", line.strip())) > 2]
+def printed(results: Sequence[dict[str, Any]]) -> Rows:
+    """Return the table that a measurement printed: the lines whose cells are two spaces apart."""
+    titles, *rows = [cells for result in results for line in result["printed"]
+                     if len(cells := re.split(r"\s{2,}", line.strip())) > 2]
+    return titles, rows
+
+
+def lines_of(kind: str, results: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a table. Below one that a measurement printed are the machines."""
+    titles, rows = TABLES[kind](results)
+    is_printed = TABLES[kind] is printed
+    rule = f"| {' | '.join(['---'] * len(titles))} |" if is_printed else "|---" * len(titles) + "|"
     machines = "; ".join(_machine(result) + _but(result["noise"]) for result in results)
-    return [*(f"| {' | '.join(row)} |" for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]]), "", f"({machines})"]
+    return [f"| {' | '.join(titles)} |", rule, *(f"| {' | '.join(map(str, row))} |" for row in rows),
+            *(["", f"({machines})"] if is_printed else [])]
 
 
-TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], list[str]]] = {
-    "headline": headline, "throughput": throughput, "gpu-steps": gpu_steps, "gpu-workloads": gpu_workloads,
-    "commands": commands, "goodput": goodput, "priority": priority, "drafts": drafts,
-    "printed": printed}
+TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], Rows]] = {
+    "throughput": throughput, "gpu-steps": gpu_steps, "gpu-workloads": gpu_workloads, "goodput": goodput,
+    "priority": priority, "drafts": drafts, "commands": commands, "printed": printed}
 
 
 def filled(text: str, folder: Path, trees: Collection[str] | None) -> str:
@@ -255,7 +238,7 @@ def filled(text: str, folder: Path, trees: Collection[str] | None) -> str:
         if missing or not names:
             raise ValueError(f"table {kind}: " + (f"{missing[0]} is not in {folder.name}/" if missing else "no file"))
         results = [read(folder / name, trees) for name in names]
-        return "\n".join([f"<!-- table: {match['words']} -->", *TABLES[kind](results), "<!-- end of table -->"])
+        return "\n".join([f"<!-- table: {match['words']} -->", *lines_of(kind, results), "<!-- end of table -->"])
 
     return BLOCK.sub(table, text)
 

@@ -46,15 +46,6 @@ DRAFTS = {**ORIGIN, "model": "smollm2", "cells": [
      "num_accepted": 0, "ratio": 0.99, "has_equal_tokens": False, "plain_s": [1.0], "drafted_s": [1.01]}]}
 
 
-def test_the_headline_names_its_workload_and_machine():
-    lines = tables.headline([RESULT, {**RESULT, "machine": {**ORIGIN["machine"], "device": "cpu (aarch64, 2 cores)"}}])
-    assert lines[0] == "| workload | compared with | 2 cores, x86 with NVPL | 2 cores, aarch64 with NVPL |"
-    assert lines[2].startswith("| `decode-16`: ")
-    cell = "5.7 times, but the speed of the machine varied by a factor of 1.9"
-    assert lines[2].endswith(f"| one request at a time | {cell} | {cell} |")
-    assert lines[3].endswith("| mlx-lm's batches | not measured | not measured |")
-
-
 @pytest.fixture
 def folder(tmp_path):
     silent = {**COMMAND, "printed": ["a table"]}

@@ -75,8 +75,7 @@ def tiny(monkeypatch):
     """Shrink the benchmark: its numbers mean nothing, but it runs the same code as the large one."""
     real = allocator.print_allocator
     monkeypatch.setattr(allocator, "print_allocator",
-                        lambda cold, pool_class: real(cold, rounds=1, pool_class=pool_class, sizes=(300, 3000)))
-    monkeypatch.setattr("mini_vllm.benchmark.pool_checks.print_checks", lambda: print("checks"))
+                        lambda pool_class: real(pool_class, sizes=(300, 3000), rounds=1))
 
 
 @pytest.mark.parametrize("numbers, whose", [((), "the reference’s"), (("2.1",), "yours, lab 2.1"),
@@ -94,7 +93,6 @@ def test_the_benchmark_measures_whose_pool_it_says(monkeypatch, capsys, numbers,
     assert lines[0].split("  ")[0] == "operations per second" and "3,000 blocks" in lines[0]
     assert [line[:20].strip() for line in lines[1:5]] == ["allocate", "free", "hit", "middle removal"]
     assert lines[5].startswith("In short: with 3,000 blocks, an operation of the block pool takes ")
-    assert lines[6:] == ([] if numbers else ["", "checks"]), "only the reference's has a twin without checks"
     files = [Path(sys.modules[type(bench.pool).__module__].__file__).name for bench in measured]
     assert files == ["solution.py" if numbers else "block_pool.py"] * 2
     assert [bench.pool.num_blocks for bench in measured] == [301, 3001]
@@ -102,8 +100,8 @@ def test_the_benchmark_measures_whose_pool_it_says(monkeypatch, capsys, numbers,
 
 def test_the_commands_take_what_there_is():
     assert make_parser().parse_args(["demo"]).what == "blocks"
-    bench = make_parser().parse_args(["bench", "allocator", "--cold"])
-    assert (bench.command, bench.what, bench.cold) == ("bench", "allocator", True)
+    bench = make_parser().parse_args(["bench", "allocator"])
+    assert (bench.command, bench.what) == ("bench", "allocator")
     with pytest.raises(SystemExit):
         make_parser().parse_args(["demo", "tale"])
 

@@ -1,38 +1,96 @@
 """Checks whether the machine was quiet during a measurement: a ratio of times from a busy machine is worthless.
 
-Two things are measured while each side of a comparison runs: how many cores other programs kept busy, and how long a
-small product, always the same, takes before and after. The first detects other programs. The second also detects other
-causes: a processor that slows down because it is hot, or a host that gives a virtual machine less.
+Two things are measured while a benchmark runs. The first is how many cores other programs kept busy, on
+Linux. The second is how long a small product, always the same, takes before and after: it also detects a processor that
+slows down because it is hot.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TextIO
+from pathlib import Path
+from typing import NamedTuple, TextIO
 
-from mini_vllm.benchmark.cpu_time import CpuReading, my_cores, others_cores, quota_cores, read_cpu
-from mini_vllm.benchmark.products import fastest_product_s
-from mini_vllm.terminal import fold
+from mini_vllm.benchmark.machine import my_cores, product_times_s
 
 #: The fraction of all cores that other programs may keep busy. On two quiet cores it was 0.01 to 0.02, next to one busy
 #: program 0.5.
 MAX_OTHERS = 0.1
 #: The largest ratio of the small product's times. It was the most that two quiet cores of a virtual machine showed.
 MAX_SLOWDOWN = 1.6
-#: CPU time is counted in hundredths of a second, so a shorter interval says little.
-MIN_STRETCH_S = 0.3
 #: Marks a ratio that cannot be trusted, and the sentence that says why.
 MARK = "?"
+#: Fields of a line of /proc/stat, after its name: user, nice, system, irq, softirq, and what another virtual machine
+#: took.
+BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
+STAT, CPU_MAX = Path("/proc/stat"), Path("/sys/fs/cgroup/cpu.max")
+
+
+class Clocks(NamedTuple):
+    """The clocks at one moment, in seconds."""
+
+    at_s: float
+    #: CPU time of the processes that are measured.
+    own_s: float
+    #: CPU time of all processes, on the cores that this process may use. None: the system does not tell.
+    all_s: float | None
+
+
+def read_clocks(process_ids: Iterable[int] = ()) -> Clocks:
+    """Read the clocks. This process, its children that have ended and ``process_ids`` are those that are measured."""
+    at_s, own_s = time.perf_counter(), sum(os.times()[:4]) + sum(map(process_cpu_s, process_ids))
+    try:
+        return Clocks(at_s, own_s, busy_s(STAT.read_text(), my_cores(), os.sysconf("SC_CLK_TCK")))
+    except (OSError, ValueError):  # no such file, or not as on Linux
+        return Clocks(at_s, own_s, None)
+
+
+def busy_s(stat: str, cores: Collection[int], ticks_per_s: int) -> float:
+    """Return the seconds that these cores were busy, by the text of /proc/stat. Raise ValueError if it does not
+    tell."""
+    lines = [line.split() for line in stat.splitlines()]
+    ticks = [[int(tick) for tick in line[1:]] for line in lines if line and line[0] in {f"cpu{core}" for core in cores}]
+    if not any(map(any, ticks)):  # some sandboxes show zeros
+        raise ValueError("/proc/stat does not list these cores")
+    return sum(of_core[field] for of_core in ticks for field in BUSY_FIELDS if field < len(of_core)) / ticks_per_s
+
+
+def process_cpu_s(process_id: int) -> float:
+    """Return the CPU time that a process has used so far; 0 if the system does not tell."""
+    try:
+        fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return 0.0
+
+
+def quota_cores() -> float:
+    """Return how many cores' time a container may use at most; infinity without such a limit."""
+    try:
+        quota, period = CPU_MAX.read_text().split()
+        return float("inf") if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return float("inf")
+
+
+def fastest_product_s(seconds: float = 0.05) -> float:
+    """Return the shortest time of a product of 16 rows.
+
+    Interruptions by other programs do not change it; a machine that has become slower does.
+    """
+    return min(product_times_s(16, seconds))
 
 
 @dataclass(frozen=True)
 class Noise:
     """The disturbances of a measurement."""
 
-    #: Cores that other programs kept busy, out of all; for the side of the comparison that was disturbed most.
+    #: Cores that other programs kept busy, out of all.
     others_cores: float
     num_cores: float
     #: The slowest time of the small product divided by its fastest.
@@ -43,10 +101,6 @@ class Noise:
         return self.others_cores > MAX_OTHERS * self.num_cores
 
     @property
-    def is_loud(self) -> bool:
-        return bool(self.cause)
-
-    @property
     def cause(self) -> str:
         """What disturbed the measurement, without a full stop; empty if the machine was quiet."""
         causes = [f"other programs kept {self._how_many()} busy"] * self.has_others
@@ -54,16 +108,19 @@ class Noise:
             self.slowdown > MAX_SLOWDOWN)
         return " and ".join(causes)
 
+    @property
+    def mark(self) -> str:
+        """What follows a ratio that cannot be trusted; empty if the machine was quiet."""
+        return f" {MARK}" if self.cause else ""
+
     def warning(self) -> str:
-        """Return a sentence to print below the result; empty if the machine was quiet."""
-        what_to_do = ("Close them and measure again" if self.has_others
-                      else "Measure again when the machine is idle and cool")
-        return f"{MARK} During the run, {self.cause}: do not trust these numbers. {what_to_do}." if self.is_loud else ""
+        """Return a line to print below the result; empty if the machine was quiet."""
+        return f"{MARK} During the run, {self.cause}: do not trust these numbers.\n" if self.cause else ""
 
     def warning_before(self) -> str:
-        """Return a sentence to print before anything is measured; empty if the machine is quiet."""
-        return (f"Other programs keep {self._how_many()} busy, so measurements will be unreliable. Close those "
-                "programs first." if self.has_others else "")
+        """Return a line to print before anything is measured; empty if no other program is busy."""
+        return (f"Other programs keep {self._how_many()} busy, so measurements will be unreliable.\n"
+                if self.has_others else "")
 
     def to_dict(self) -> dict[str, object]:
         return {**asdict(self), "cause": self.cause}
@@ -73,70 +130,48 @@ class Noise:
 
 
 class NoiseWatch:
-    """Watches the machine while each side of a comparison runs, each under its name."""
+    """Watches the machine while something is measured, in one stretch or in several."""
 
-    def __init__(self, read: Callable[[], CpuReading] = read_cpu, time_product: Callable[[], float] = fastest_product_s,
-                 num_cores: float | None = None, num_mine: float | None = None) -> None:
-        """Create a watch.
-
-        ``num_mine`` is the share of ``num_cores`` that a container may use; activity on the rest is harmless.
-        """
-        self._read, self.time_product = read, time_product
-        self.num_cores = len(my_cores()) if num_cores is None else num_cores
-        quota = quota_cores() if num_mine is None else num_mine
-        self._num_spare = 0.0 if quota is None else max(self.num_cores - quota, 0.0)
+    def __init__(self, read: Callable[[], Clocks] = read_clocks) -> None:
+        self._read = read
         self._product_s: list[float] = []
-        #: Name → seconds that it ran, and CPU seconds of other programs meanwhile.
-        self._sides: dict[str, tuple[float, float]] = {}
+        #: The time of all stretches, and the CPU time of other programs meanwhile.
+        self._seconds = self._others_s = 0.0
 
     @contextmanager
-    def over(self, side: str = "") -> Iterator[None]:
-        """Watch the machine while the block runs; a side may be watched several times."""
-        self._product_s.append(self.time_product())
-        earlier = self._read()
+    def over(self) -> Iterator[None]:
+        """Watch the machine while the block runs."""
+        self._product_s.append(fastest_product_s())
+        before = self._read()
         yield
-        later = self._read()
-        seconds, of_others_s = self._sides.get(side, (0.0, 0.0))
-        new_s = later.at_s - earlier.at_s
-        self._sides[side] = seconds + new_s, of_others_s + new_s * others_cores(earlier, later)
-        self._product_s.append(self.time_product())
-
-    def add(self, other: NoiseWatch) -> None:
-        """Add what another watch has measured."""
-        self._product_s += other._product_s
-        for side, (seconds, of_others_s) in other._sides.items():
-            before = self._sides.get(side, (0.0, 0.0))
-            self._sides[side] = before[0] + seconds, before[1] + of_others_s
+        after = self._read()
+        self._seconds += after.at_s - before.at_s
+        if before.all_s is not None and after.all_s is not None:
+            self._others_s += max(after.all_s - before.all_s - (after.own_s - before.own_s), 0.0)
+        self._product_s.append(fastest_product_s())
 
     def noise(self) -> Noise:
-        """Return the noise of all that has run so far. If all sides ran too briefly, they are counted together."""
-        sides = list(self._sides.values())
-        together = sum(seconds for seconds, _ in sides), sum(of_others_s for _, of_others_s in sides)
-        long_sides = [side for side in sides if side[0] >= MIN_STRETCH_S] or [together]
-        others = max(of_others_s / max(seconds, 1e-9) for seconds, of_others_s in long_sides)
+        """Return the noise of all stretches. What others do on cores beyond a container's quota is harmless."""
+        num_cores = len(my_cores())
+        num_mine = min(num_cores, quota_cores())
+        others = self._others_s / self._seconds if self._seconds else 0.0
         slowdown = max(self._product_s) / min(self._product_s) if self._product_s else 1.0
-        return Noise(max(others - self._num_spare, 0.0), self.num_cores - self._num_spare, slowdown)
+        return Noise(max(others - (num_cores - num_mine), 0.0), num_mine, slowdown)
 
 
-def look_around(watch: NoiseWatch | None = None, num_products: int = 10) -> Noise:
-    """Measure the machine as it is now, over a few small products. They also wake it up."""
-    watch = watch or NoiseWatch()
+def warn_if_busy() -> None:
+    """Print on standard error, before a benchmark, that the machine is busy now. The products also wake it up."""
+    watch = NoiseWatch()
     with watch.over():
-        for _ in range(num_products):
-            watch.time_product()
-    return watch.noise()
+        product_times_s(16, 0.5)
+    print(watch.noise().warning_before(), end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
-def told_if_loud(stream: TextIO | None = None, make_watch: Callable[[], NoiseWatch] = NoiseWatch) -> Iterator[None]:
+def told_if_loud(stream: TextIO | None = None) -> Iterator[None]:
     """Warn before a benchmark that the machine is busy, and after it that its ratios cannot be trusted."""
-    print_if_any(look_around(make_watch()).warning_before(), sys.stderr if stream is None else stream)
-    watch = make_watch()
+    warn_if_busy()
+    watch = NoiseWatch()
     with watch.over():
         yield
-    print_if_any(watch.noise().warning(), sys.stdout if stream is None else stream)
-
-
-def print_if_any(line: str, stream: TextIO) -> None:
-    if line:
-        print(fold(line), file=stream, flush=True)
+    print(watch.noise().warning(), end="", file=stream or sys.stdout, flush=True)

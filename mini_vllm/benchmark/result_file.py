@@ -18,14 +18,15 @@ import contextlib
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from mini_vllm.arguments import QUICK
 from mini_vllm.benchmark.machine import ROOT, provenance, source
-from mini_vllm.benchmark.machine_noise import NoiseWatch
+from mini_vllm.benchmark.machine_noise import NoiseWatch, warn_if_busy
 from mini_vllm.checks import writable_file
+from mini_vllm.native.advice import tell_slow_blas
 
 KEPT = ROOT / "benchmarks"
 
@@ -34,8 +35,7 @@ class Results:
     """The results of a benchmark, printed as JSON or written to a file, depending on the options.
 
     If the JSON goes to standard output, everything else that is printed inside ``with Results(arguments) as results``
-    goes to standard error. ``save`` may be called repeatedly with more results, so that a long run that is stopped
-    keeps what it has measured.
+    goes to standard error. If the block fails, no JSON is printed.
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -44,14 +44,24 @@ class Results:
         self._path: Path | None = arguments.output
         self._command: str = arguments.typed
         self._is_kept = self._path is not None and self._path.resolve().parent == KEPT
-        self._record: dict[str, Any] | None = None
-        self._redirected, self._watching = contextlib.ExitStack(), contextlib.ExitStack()
-        self._watch = NoiseWatch()
+        self._text = ""
+        self._watch, self._watching, self._redirected = NoiseWatch(), contextlib.ExitStack(), contextlib.ExitStack()
         if self._path is not None:
             writable_file(self._path)
         self._source = source()
-        if self._is_kept and (fault := _fault_of(arguments.quick, **self._source)):
+        if self._is_kept and (fault := self._fault(arguments.quick)):
             raise ValueError(f"{self._path}: {fault}; to try something, write to a file outside of {KEPT.name}/")
+
+    def _fault(self, is_quick: bool) -> str:
+        """Say why this source cannot give a result that is kept; empty if it can."""
+        if is_quick:
+            return "--quick is only a smoke test"
+        if self._source["tree"] is None:
+            return "a result names the source that was measured, and this is no git checkout"
+        if modified := self._source["modified"]:
+            more = f" and {len(modified) - 1} more" if len(modified) > 1 else ""
+            return f"a result comes from an unmodified tree, but {modified[0]}{more} differs from the last commit"
+        return ""
 
     def __enter__(self) -> Results:
         if self._is_printed:
@@ -60,7 +70,14 @@ class Results:
             self._watching.enter_context(self._watch.over())
         return self
 
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._watching.close()
+        self._redirected.close()
+        if self._is_printed and kind is None:
+            print(self._text, end="", flush=True)
+
     def save(self, data: Mapping[str, Any]) -> None:
+        """Write the results so far. A long run calls this repeatedly, so that it keeps what it has if it is stopped."""
         if not self._is_printed and self._path is None:
             return
         if self._is_kept and source() != self._source:
@@ -68,29 +85,10 @@ class Results:
         self._watching.close()
         record = {"command": self._command, **self._source, "machine": provenance(),
                   "noise": self._watch.noise().to_dict(), **data}
-        self._record = {**record, "sha256": digest(record)}
+        self._text = json.dumps({**record, "sha256": digest(record)}, indent=2, ensure_ascii=False) + "\n"
         if self._path is not None:
-            self._path.write_text(_text(self._record), encoding="utf-8")
+            self._path.write_text(self._text, encoding="utf-8")
         self._watching.enter_context(self._watch.over())
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        self._watching.close()
-        self._redirected.close()
-        if self._is_printed and kind is None and self._record is not None:
-            print(_text(self._record), end="", flush=True)
-
-
-def _fault_of(is_quick: bool, tree: str | None, modified: Sequence[str]) -> str:
-    """Say why this source cannot give a result that is kept; empty if it can."""
-    if is_quick:
-        return "--quick is only a smoke test"
-    if tree is None:
-        return "a result names the source that was measured, and this is no git checkout"
-    if modified:
-        more = f" and {len(modified) - 1} more" if len(modified) > 1 else ""
-        return f"a result comes from an unmodified tree, but {modified[0]}{more} differs from the last commit"
-    return ""
 
 
 def digest(record: Mapping[str, Any]) -> str:
@@ -100,5 +98,8 @@ def digest(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _text(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+def announce(arguments: argparse.Namespace, *lines: str) -> None:
+    """Print what is measured, and warn if the machine is slower than it could be, or busy."""
+    print("\n".join([QUICK] * arguments.quick + list(lines)), flush=True)
+    tell_slow_blas()
+    warn_if_busy()

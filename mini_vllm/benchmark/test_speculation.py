@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mini_vllm.benchmark.speculation import KINDS, Cell, prompt_of
+from mini_vllm.benchmark.speculation import KINDS, format_cell, prompt_of
 from mini_vllm.cli import main
 from mini_vllm.models.loader import load
 
@@ -14,16 +14,18 @@ def test_a_quick_run_prints_a_row_and_saves_it(tmp_path, capsys, shallow):
     assert main(["bench", "speculation", model, "--quick", "--batch", "2", "--output", str(path)]) == 0
     printed, found = capsys.readouterr().out, json.loads(path.read_text())
     (cell,) = found["cells"]
-    assert "quoting        4      2" in printed and "tokens differ" not in printed
+    assert "quoting       4      2" in printed and "other tokens" not in printed
     assert (cell["kind"], cell["batch_size"], cell["num_tokens"], cell["has_equal_tokens"]) == ("quoting", 2, 14, True)
     assert len(cell["plain_s"]) == len(cell["drafted_s"]) == 1 and found["draft"] == "ngram"
+    assert cell["ratio"] == cell["plain_s"][0] / cell["drafted_s"][0] and not cell["num_different"]
+    assert cell["steps_per_token"] == cell["num_steps"] * 2 / 14 and 0 < cell["num_steps"] <= 7
 
 
 def test_a_second_model_drafts_and_mlx_lm_is_measured_with_it(capsys, shallow):
     model = str(shallow("llama3"))
     assert main(["bench", "speculation", model, "--quick", "--draft", model, "--arm", "ours", "--arm", "mlx-lm"]) == 0
     printed = capsys.readouterr().out
-    assert "mlx-lm takes" in printed and printed.count("x") >= 2 and "tokens differ" not in printed
+    assert "mlx-lm takes" in printed and printed.count("x") >= 2 and "other tokens" not in printed
 
 
 @pytest.mark.parametrize("option", ["--rounds", "--batch", "--num-speculative-tokens", "--tokens"])
@@ -32,11 +34,14 @@ def test_numbers_below_1_are_rejected_before_a_model_is_loaded(option, capsys):
     assert f"{option} is 0, must be at least 1" in capsys.readouterr().err
 
 
-def test_a_cell_counts_steps_per_token_and_takes_the_median_of_its_rounds():
-    cell = Cell("free", 4, 2, 40, [1.0, 2.0, 9.0], [1.0, 1.0, 3.0], num_steps=10, num_drafted=8, num_accepted=2)
-    assert cell.steps_per_token == 0.5 and cell.to_dict()["ratio"] == 2.0
-    assert "25%" in str(cell) and "2.00x (1.00–3.00)" in str(cell)
-    assert "–" in str(Cell("free", 4, 1, 4, [1.0], [1.0])), "no draft, so no share of accepted tokens"
+def test_a_row_has_the_median_of_all_rounds_and_says_if_tokens_differ():
+    cell = {"kind": "free", "num_speculative_tokens": 4, "batch_size": 2, "steps_per_token": 0.5, "num_drafted": 8,
+            "num_accepted": 2, "plain_s": [1.0, 2.0, 9.0], "drafted_s": [1.0, 1.0, 3.0], "peer_s": [],
+            "num_different": 0}
+    assert format_cell(cell).split() == ["free", "4", "2", "0.50", "25%", "-", "2.00x", "(1.00–3.00)"]
+    cell |= {"num_drafted": 0, "peer_s": [2.5], "num_different": 2}
+    assert format_cell(cell).split()[4:7] == ["-", "2.50x", "2.00x"], "no draft, so no share of accepted tokens"
+    assert format_cell(cell).endswith("2 outputs have other tokens")
 
 
 def test_a_model_that_cannot_chat_continues_a_text():

@@ -1,27 +1,67 @@
-"""Workloads with a name and a seed: the same requests, in the same order, in every measurement."""
+"""Workloads with a name and a seed: the same requests, in the same order, in every measurement.
+
+NumPy is imported late, because ``mini-vllm bench throughput --help`` imports this module for the names of the
+workloads, and must be quick.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
+
+from mini_vllm.request import SamplingParams
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from mini_vllm.backend import mx
 
 #: Token ids are drawn below this number, or below the model's vocabulary size if that is smaller.
 MAX_TOKEN_ID = 10_000
 
 
-class Settings(TypedDict, total=False):
-    """Fields of the EngineConfig."""
+@dataclass(frozen=True)
+class Drawing:
+    """How tokens are chosen in a measurement, by us and by mlx-lm. Greedy if the temperature is 0."""
 
-    num_blocks: int
-    block_size: int
-    max_num_seqs: int
-    draft: str
-    num_speculative_tokens: int
-    precision: str
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Drawing:
+        return cls(arguments.temperature, arguments.top_p)
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--temperature", type=float, default=0.0,
+                            help="above 0: draw tokens at random (default: greedy)")
+        parser.add_argument("--top-p", type=float, default=1.0)
+
+    def __post_init__(self) -> None:
+        self.params(1, 0)  # rejects invalid values before a model is loaded
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0
+
+    def params(self, num_tokens: int, seed: int) -> SamplingParams:
+        return SamplingParams(max_tokens=num_tokens, temperature=self.temperature, top_p=self.top_p, seed=seed,
+                              ignore_eos=True)
+
+    def peer_sampler(self) -> Callable[[mx.array], mx.array]:
+        """Return the same sampling for mlx-lm. Its drawn tokens differ from ours: it has its own random generator."""
+        from mlx_lm.sample_utils import make_sampler
+        return make_sampler(self.temperature, 0.0 if self.top_p == 1 else self.top_p)
+
+    def __str__(self) -> str:
+        if self.is_greedy:
+            return "greedy"
+        return f"temperature {self.temperature:g}" + (f", top-p {self.top_p:g}" if self.top_p < 1 else "")
+
+
+GREEDY = Drawing()
 
 
 @dataclass(frozen=True)
@@ -39,8 +79,8 @@ class Workload:
     name: str
     about: str
     items: list[Item]
-    #: The engine settings that belong to the workload.
-    settings: Settings = field(default_factory=Settings)
+    #: The fields of the EngineConfig that belong to the workload.
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -56,8 +96,6 @@ class Workload:
 
 
 def _generator(seed: int) -> np.random.Generator:
-    # NumPy is not imported at the top of the file, because `mini-vllm bench throughput --help` imports this module for
-    # the names of the workloads, and must be quick.
     import numpy as np
     return np.random.default_rng(seed)
 
@@ -133,7 +171,7 @@ WORKLOADS: dict[str, tuple[str, Callable[[int], list[Item]]]] = {
     "long-arrival": ("16 requests decode 192 tokens each; meanwhile a prompt of 2000 tokens arrives",
                      lambda vocab: _long_arrival(0, vocab)),
 }
-SETTINGS: dict[str, Settings] = {"tiny-pool": {"num_blocks": 81}}
+SETTINGS: dict[str, dict[str, Any]] = {"tiny-pool": {"num_blocks": 81}}
 
 
 def make_workload(name: str, vocab_size: int, max_model_len: int) -> Workload:
@@ -141,7 +179,7 @@ def make_workload(name: str, vocab_size: int, max_model_len: int) -> Workload:
     if name not in WORKLOADS:
         raise ValueError(f"there is no workload {name!r}, only {', '.join(WORKLOADS)}")
     about, make = WORKLOADS[name]
-    workload = Workload(name, about, make(min(vocab_size, MAX_TOKEN_ID)), SETTINGS.get(name, Settings()).copy())
+    workload = Workload(name, about, make(min(vocab_size, MAX_TOKEN_ID)), dict(SETTINGS.get(name, {})))
     if workload.max_len > max_model_len:
         raise ValueError(f"workload {name!r} has a request of {workload.max_len} tokens, the model's context is "
                          f"{max_model_len}")

@@ -198,7 +198,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _throughput(arguments: argparse.Namespace) -> int:
-    from mini_vllm.benchmark.throughput_command import run_throughput
+    from mini_vllm.benchmark.throughput import run_throughput
     return run_throughput(arguments)
 
 

@@ -16,8 +16,7 @@ from rich.text import Text
 
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo, mx
-from mini_vllm.benchmark.machine import memory_bytes
-from mini_vllm.benchmark.products import measure_gflops, product_error
+from mini_vllm.benchmark.machine import measure_gflops, memory_bytes, product_error
 from mini_vllm.fast import tuning
 from mini_vllm.gpu.select_runner import try_kernels
 from mini_vllm.models import catalogue

@@ -14,8 +14,7 @@ from mini_vllm.arguments import (
     add_quick_option,
     add_result_options,
 )
-from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.benchmark.workloads import WORKLOADS
+from mini_vllm.benchmark.workloads import WORKLOADS, Drawing
 from mini_vllm.cli.sampling_options import FIELDS, add_choice_options, add_end_options, add_structure_options, option_of
 
 #: A beam search does not sample, does not stop at texts, and cannot be recorded.

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from mini_vllm.backend import mx
-from mini_vllm.benchmark.gpu.agreement import agree, generate
-from mini_vllm.benchmark.gpu.quantised import quantise
-from mini_vllm.benchmark.mlx_lm_peer import load_peer
+from mini_vllm.benchmark.gpu.agreement import agree, generate, quantise
+from mini_vllm.benchmark.peers import load_peer
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.fast.attention import FastAttention

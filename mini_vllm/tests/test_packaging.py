@@ -16,7 +16,7 @@ import pytest
 
 from mini_vllm import __version__, backend
 from mini_vllm.backend import BlasInfo
-from mini_vllm.benchmark.mlx_lm_peer import without_peer
+from mini_vllm.benchmark.peers import without_peer
 from mini_vllm.benchmark.plot import plot_results
 from mini_vllm.cli import doctor, main
 from mini_vllm.extras import install_line
@@ -218,7 +218,7 @@ def test_the_doctor_advises_what_runs_on_this_machine(monkeypatch, machine, expe
 def test_a_plot_without_matplotlib_names_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ValueError, match=re.escape(f"--plot needs matplotlib: {install_line('bench')}")):
-        plot_results([], "tiny-tales", tmp_path / "out.png")
+        plot_results(tmp_path / "out.png", [], "tiny-tales", {}, {})
 
 
 def test_a_hub_name_without_the_client_names_it(monkeypatch):
@@ -241,11 +241,11 @@ def test_without_mlx_lm_the_other_arms_are_measured(few_products, monkeypatch, c
     class Measured(Exception):
         pass
 
-    def comparison(loaded, workload, arms, drawing, draft, others):
+    def comparison(workload, arms, *others):
         measured.extend(arms)
         raise Measured
 
-    monkeypatch.setattr("mini_vllm.benchmark.throughput_command.Comparison", comparison)
+    monkeypatch.setattr("mini_vllm.benchmark.throughput.Comparison", comparison)
     with pytest.raises(Measured):
         main(["bench", "throughput", "--workload", "decode-16"])
     assert capsys.readouterr().err.startswith(f"{without_peer()}\n")

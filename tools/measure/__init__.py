@@ -1,6 +1,5 @@
 """Measurements that support the numbers in the documents. What is compared is measured side by side in one run.
 
-    python tools/measure allocator    an operation of the block pool, at 10³ and 10⁶ blocks, and without checks
     python tools/measure single       one request, against mlx-lm on the same weights
     python tools/measure drafts       what a drafted token costs a step, and what doing without look-ahead costs
     python tools/measure structured   masks, a structured request in a batch, and JSON against free text

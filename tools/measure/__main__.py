@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from mini_vllm.arguments import QUICK, add_result_options, parse_arguments
-from mini_vllm.benchmark.drawing import Drawing
+from mini_vllm.benchmark.workloads import Drawing
 
 #: Measurements that print times or ratios of times. On a busy machine they are meaningless, and a warning says so.
-TIMED = ("allocator", "single", "pool", "tree", "drafts", "structured", "prefix", "stall")
+TIMED = ("single", "pool", "tree", "drafts", "structured", "prefix", "stall")
 
 
 def main() -> int:
@@ -73,8 +73,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python tools/measure", description=about,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     names = parser.add_subparsers(dest="name", required=True, metavar="name")
-    allocator = names.add_parser("allocator")
-    allocator.add_argument("--cold", action="store_true", help="measure with cold CPU caches")
     single = names.add_parser("single")
     single.add_argument("--model", action="append", help="default: tiny-tales, and smollm2 if it has been pulled")
     single.add_argument("--rounds", type=at_least_one, default=5)
@@ -104,13 +102,13 @@ def make_parser() -> argparse.ArgumentParser:
     stall = names.add_parser("stall")
     stall.add_argument("--model", default="tiny-tales")
     router = names.add_parser("router")
-    how = router.add_mutually_exclusive_group()
-    how.add_argument("--http", action="store_true", help="with real servers over HTTP instead of simulated ones")
+    how = router.add_mutually_exclusive_group(required=True)
+    how.add_argument("--http", action="store_true", help="compare cached tokens and balance")
     how.add_argument("--kill", action="store_true", help="kill a server in the middle, and count what its clients get")
-    router.add_argument("--model", default="tiny-tales", help="for --http and --kill (default: %(default)s)")
+    router.add_argument("--model", default="tiny-tales", help="(default: %(default)s)")
     for kind in ("sglang", "vllm"):
-        router.add_argument(f"--{kind}-router", type=Path, metavar="FILE", help=f"also compare {kind}-router, with "
-                            "--http or --kill: its executable")
+        router.add_argument(f"--{kind}-router", type=Path, metavar="FILE", help=f"also compare {kind}-router: its "
+                            "executable")
     quiz = names.add_parser("quiz")
     quiz.add_argument("--model", default="smollm2", help="one that can chat (default: %(default)s)")
     quiz.add_argument("--questions", type=int, metavar="N", help="only this many, spread over the kinds")
@@ -128,12 +126,6 @@ def run(arguments: argparse.Namespace) -> None:
         return sizes if arguments.quick else {}
 
     match arguments.name:
-        case "allocator":
-            from mini_vllm.benchmark.allocator import print_allocator
-            from mini_vllm.benchmark.pool_checks import print_checks
-            print_allocator(arguments.cold, **quick(rounds=2, sizes=(300, 3000)))
-            print()
-            print_checks(**quick(rounds=2))
         case "single":
             from measure.single import print_single
             print_single(arguments.model, arguments.rounds, Drawing.from_arguments(arguments), **quick(num_tokens=4))
@@ -165,18 +157,14 @@ def run(arguments: argparse.Namespace) -> None:
             from measure.stall import print_stall
             print_stall(arguments.model, **quick(num_rounds=1, num_tokens=120))
         case "router":
-            from mini_vllm.benchmark.routing import SMOKE_TEST, print_routing
+            from measure.router_servers import SMOKE_TEST
             executables = {"sglang": arguments.sglang_router, "vllm": arguments.vllm_router}
             if arguments.http:
                 from measure.router_http import print_router_http
                 print_router_http(arguments.model, executables, **quick(seeds=(0,), workload=SMOKE_TEST))
-            elif arguments.kill:
+            else:
                 from measure.router_kill import print_router_kill
                 print_router_kill(arguments.model, executables, **quick(num_rounds=1, workload=SMOKE_TEST))
-            elif any(executables.values()):
-                raise ValueError("--sglang-router and --vllm-router need --http or --kill")
-            else:
-                print_routing(**quick(seeds=(0, 1), workload=SMOKE_TEST))
         case "quiz":
             from measure.quiz import print_quiz
             print_quiz(arguments.model, arguments.questions, arguments.show,

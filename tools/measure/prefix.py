@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from measure.prefix_servers import OurServer, PeerServer, Served, Server
-from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.benchmark.mlx_lm_peer import load_peer
+from mini_vllm.benchmark.peers import load_peer
+from mini_vllm.benchmark.workloads import Drawing
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import LoadedModel, load

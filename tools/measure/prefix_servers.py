@@ -8,8 +8,8 @@ from typing import Protocol
 
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.backend import nn
-from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.benchmark.mlx_lm_peer import make_generator
+from mini_vllm.benchmark.peers import make_generator
+from mini_vllm.benchmark.workloads import Drawing
 from mini_vllm.engine import LLMEngine
 from mini_vllm.request import RequestOutput
 

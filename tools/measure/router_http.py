@@ -1,6 +1,6 @@
 """Routers compared over HTTP: two ``mini-vllm serve`` processes with a small pool each.
 
-The workload is that of the simulation, as texts. Clients keep as many requests in flight as both replicas have room
+The requests share prefixes. Clients keep as many requests in flight as both replicas have room
 for, so the speed of the machine does not matter. The prefixes of each order are new, so nothing is cached at its start,
 and each order begins with a new router.
 """
@@ -18,6 +18,7 @@ from measure.router_servers import (
     JSON_TYPE,
     PATH,
     Production,
+    Workload,
     body_of,
     num_answered,
     replicas_of,
@@ -25,7 +26,6 @@ from measure.router_servers import (
     settings_of,
     words_of,
 )
-from mini_vllm.benchmark.routing import Workload
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import load
 from mini_vllm.request import Request
@@ -87,7 +87,7 @@ async def _print(model: str, routers: Mapping[str, Callable[[EngineConfig], Rout
 async def _run(settings: ServerSettings, addresses: Mapping[str, Address], router: Router | Production, work: Workload,
                seed: int, words: Sequence[str], shift: int) -> tuple[float, float]:
     """Serve one order of the requests. Return the share of cached tokens, and the busiest replica's share."""
-    requests = iter([request for _, request in work.requests(seed)])
+    requests = work.requests(seed)
     num_tokens = {"prompt_tokens": 0, "cached_tokens": 0}
 
     async def ask(client: Connections, request: Request) -> None:

@@ -20,13 +20,13 @@ from measure.router_servers import (
     JSON_TYPE,
     PATH,
     Production,
+    Workload,
     body_of,
     replicas_of,
     routed,
     settings_of,
     words_of,
 )
-from mini_vllm.benchmark.routing import Workload
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import load
 from mini_vllm.request import Request
@@ -95,7 +95,7 @@ def _num_requests(work: Workload) -> int:
 
 
 def _streams_and_answers(work: Workload, seed: int) -> list[tuple[Request, bool]]:
-    return [(request, number % 2 == 0) for number, (_, request) in enumerate(work.requests(seed))]
+    return [(request, number % 2 == 0) for number, request in enumerate(work.requests(seed))]
 
 
 async def _run(client: Connections, bodies: list[tuple[bool, bytes]], victim: int) -> list[Outcome]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from mini_vllm.benchmark.routing import Workload
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.tokenizer import Tokenizer
-from mini_vllm.request import Request
+from mini_vllm.request import Request, SamplingParams
 from mini_vllm.routing.base import Router
 from mini_vllm.server.replicas.exchange import Address, Connections
 from mini_vllm.server.replicas.fleet import Fleet
@@ -24,9 +24,48 @@ from mini_vllm.server.replicas.production import OPTIONS, RouterFleet, RouterPro
 from mini_vllm.server.replicas.serving import make_processes
 from mini_vllm.server.serving import DrainingServer, address_of, listen
 from mini_vllm.server.settings import ServerSettings
+from mini_vllm.simulation import VOCAB_SIZE
 
 JSON_TYPE = (b"content-type", b"application/json")
 PATH = b"/v1/completions"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests that share prefixes, and the replicas that serve them."""
+
+    num_replicas: int = 2
+    num_prefixes: int = 8
+    requests_per_prefix: int = 10
+    block_size: int = 32
+    #: Tokens: of a prefix, of the rest of each prompt, and of each output.
+    num_shared: int = 256
+    num_own: int = 32
+    num_new: int = 16
+    #: How many of these requests a replica has blocks for.
+    num_seats: int = 6
+
+    @property
+    def blocks_per_replica(self) -> int:
+        return self.num_seats * -(-(self.num_shared + self.num_own + self.num_new) // self.block_size)
+
+    @property
+    def bound(self) -> float:
+        """The share of cached tokens if each prefix is computed once in all, and nothing else is shared."""
+        reused = 1 - 1 / self.requests_per_prefix
+        return reused * (self.num_shared // self.block_size * self.block_size) / (self.num_shared + self.num_own)
+
+    def requests(self, seed: int) -> Iterator[Request]:
+        """Yield the requests in a random order."""
+        rng = np.random.default_rng(seed)
+        prefixes = rng.integers(1, VOCAB_SIZE, (self.num_prefixes, self.num_shared)).tolist()
+        order = rng.permutation(np.repeat(np.arange(self.num_prefixes), self.requests_per_prefix)).tolist()
+        for number, prefix in enumerate(order):
+            prompt = prefixes[prefix] + rng.integers(1, VOCAB_SIZE, self.num_own).tolist()
+            yield Request(f"r{number}", prompt, SamplingParams(max_tokens=self.num_new))
+
+
+SMOKE_TEST = Workload(num_prefixes=4, requests_per_prefix=4, num_shared=64, num_own=32, num_new=4, num_seats=3)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mini_vllm.benchmark.drawing import Drawing
+from mini_vllm.benchmark.workloads import Drawing
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.catalogue import cached_model

@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 from mini_vllm.backend import nn
-from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.benchmark.mlx_lm_peer import load_peer
+from mini_vllm.benchmark.peers import load_peer
+from mini_vllm.benchmark.workloads import Drawing
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.catalogue import cached_model

@@ -10,8 +10,12 @@ shows the effect of rounding: its scores in bfloat16 are compared with its own i
 from __future__ import annotations
 
 import contextlib
+import io
+import json
+import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +24,9 @@ from mini_vllm.backend import mx, nn
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
-from mini_vllm.models.loader import LoadedModel
+from mini_vllm.models.export import export_folder
+from mini_vllm.models.loader import LoadedModel, load
+from mini_vllm.models.random_model import write_byte_tokenizer
 from mini_vllm.request import SamplingParams
 
 Scores = NDArray[np.float32]
@@ -30,6 +36,10 @@ Scores = NDArray[np.float32]
 MAX_NOISES = 10.0
 #: In float32 there is nothing more exact to compare with. A smaller difference is a tie.
 FLOAT32_NOISE = 1e-5
+#: The number of differences that are shown.
+MAX_SHOWN = 5
+#: Packed weights, by mlx-lm's own recipe.
+BITS, GROUP_SIZE = 4, 64
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,19 @@ class Agreement:
     def is_good(self) -> bool:
         """Whether all differences are near-ties."""
         return all(each.num_noises <= MAX_NOISES for each in self.differences)
+
+    def to_dict(self) -> dict[str, object]:
+        return {**asdict(self), "is_good": self.is_good}
+
+    def __str__(self) -> str:
+        lines = [f"{self.num_tokens} tokens; different from mlx-lm's first choice: {len(self.differences)}"]
+        if self.differences:
+            lines.append(f"  a near-tie is a difference of at most {MAX_NOISES:g} times the noise of mlx-lm's own "
+                         f"scores, which is {self.noise:.2g}")
+        worst = sorted(self.differences, key=lambda each: -each.num_noises)
+        lines += [f"  {each}" for each in worst[:MAX_SHOWN]]
+        lines += [f"  and {len(worst) - MAX_SHOWN} smaller differences"] * (len(worst) > MAX_SHOWN)
+        return "\n".join(lines + ["THE TOKENS DO NOT AGREE"] * (not self.is_good))
 
 
 def agree(loaded: LoadedModel, peer: nn.Module, num_requests: int = 12, num_tokens: int = 24) -> Agreement:
@@ -121,3 +144,19 @@ def in_float32(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.update(parameters)
+
+
+def quantise(loaded: LoadedModel) -> tuple[LoadedModel, nn.Module]:
+    """Return a model whose weights stay packed, 4 bits each, as ours and as mlx-lm's. This needs mlx-lm."""
+    from mlx.utils import tree_flatten
+    from mlx_lm.utils import load_model, quantize_model
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        export_folder(loaded, folder)
+        write_byte_tokenizer(folder)
+        peer, config = load_model(folder)
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it did
+            peer, config = quantize_model(peer, config, GROUP_SIZE, BITS)
+        mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(peer.parameters())))
+        (folder / "config.json").write_text(json.dumps(config))
+        return load(folder), peer

@@ -5,83 +5,88 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections import UserDict
+from dataclasses import replace
+from typing import Any
 
-from mini_vllm.arguments import QUICK, wants_peer
-from mini_vllm.backend import mx, nn
-from mini_vllm.benchmark.gpu import agreement, quantised, report, steps, workloads
+from mini_vllm.arguments import wants_peer
+from mini_vllm.backend import is_cpu, mx, nn
+from mini_vllm.benchmark.gpu import steps
+from mini_vllm.benchmark.gpu.agreement import BITS, agree, quantise
 from mini_vllm.benchmark.machine import describe_machine
-from mini_vllm.benchmark.mlx_lm_peer import has_peer, load_peer, without_peer
-from mini_vllm.benchmark.result_file import Results
+from mini_vllm.benchmark.peers import MlxLm, has_peer, load_peer, without_peer
+from mini_vllm.benchmark.result_file import Results, announce
+from mini_vllm.benchmark.results import BATCHED, BenchmarkResult, Table
+from mini_vllm.benchmark.throughput import serve
+from mini_vllm.benchmark.workloads import Drawing, Workload, make_workload
 from mini_vllm.checks import real_number
-from mini_vllm.fast import tuning
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.gpu.select_runner import runner_class, why_not_here
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.random_model import load_random
-from mini_vllm.terminal import fold
 
 QUICK_SHAPE = "qwen3-27m"
 #: Memory bandwidth of a GPU in bytes per second, by its maker's data sheet.
 BANDWIDTHS = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA A100-SXM4-80GB": 2.04e12}
+#: How nano-vllm, which defines the workload nano-256, draws its tokens.
+DRAWING = Drawing(temperature=0.6)
+STEPS = Table(("requests", "{}"), ("ours, ms", "{:.2f}"), ("  mlx-lm", "{:.2f}"), (" ratio", "{:.2f}x"),
+              (" floor", "{:.2f}"), ("of memory", "{:.0%}"))
+WORKLOADS = Table(("tokens/s", "{}"), ("  ours", "{:.0f}"), ("mlx-lm", "{:.0f}"), (" ratio", "{:.2f}x"),
+                  ("gap, ms", "{:.1f}"), (" worst", "{:.1f}"), ("  over", "{:.1f}x"))
 
 
 def run_gpu_benchmark(arguments: argparse.Namespace) -> int:
     """Run the command. Invalid options are reported before a model is created."""
-    if not tuning.has_gpu() and not arguments.quick:
+    if is_cpu() and not arguments.quick:
         raise ValueError("this benchmark needs a GPU, but MLX computes on a CPU here; --quick runs a smoke test with a "
                          "small model, and mini-vllm bench throughput measures a CPU")
     if arguments.bandwidth is not None:
         real_number("--bandwidth", arguments.bandwidth, above=0)
-    wants_peer(arguments)
+    wants_mlx_lm = wants_peer(arguments)
+    if wants_mlx_lm and not has_peer():
+        print(without_peer(), file=sys.stderr)
+        wants_mlx_lm = False
     with Results(arguments) as results:
-        _measure(arguments, results)
+        shape = QUICK_SHAPE if arguments.quick else arguments.model
+        loaded = load_random(shape, dtype=mx.float32 if is_cpu() else mx.bfloat16)
+        announce(arguments, f"random weights in the shape of {shape}", *describe_machine(),
+                 f"kernels: {_describe_kernels(loaded)}")
+        _measure(arguments, loaded, load_peer(loaded)[0] if wants_mlx_lm else None, results, {"shape": shape})
     return 0
 
 
-def _measure(arguments: argparse.Namespace, results: Results) -> None:
-    if arguments.quick:
-        print(QUICK)
-    shape = QUICK_SHAPE if arguments.quick else arguments.model
-    loaded = load_random(shape, dtype=mx.bfloat16 if tuning.has_gpu() else mx.float32)
-    print(fold("\n".join([f"random weights in the shape of {shape}", *describe_machine()])), flush=True)
-    print(fold(f"kernels: {_describe_kernels(loaded)}"), flush=True)
-    peer = _peer(loaded, arguments)
-    saved = _Saved(results, {"shape": shape})
+def _measure(arguments: argparse.Namespace, loaded: LoadedModel, peer: nn.Module | None, results: Results,
+             saved: dict[str, Any]) -> None:
+    """Measure what is wanted, and save after each part: a run takes many minutes, and may be stopped."""
     wanted = arguments.only or ("steps", "packed", "workloads")
+    contexts = (32, 64) if arguments.quick else (steps.CONTEXT, steps.LONG_CONTEXT)
+    few, many = ((1, 2), (1, 2)) if arguments.quick else ((1, 64), (1, 16, 64, 256))
     if "steps" in wanted:
         if peer is not None:
             saved["agreement"] = _agreement("tokens", loaded, peer, arguments)
-        saved["steps"] = [row for context in _contexts(arguments)
-                          for row in _steps("A decode step, greedy.", loaded, peer, arguments, context)]
+        saved["steps"] = []
+        for context in contexts:
+            numbers = many if context < steps.LONG_CONTEXT else many[:3]
+            saved["steps"] += _steps("A decode step, greedy.", loaded, peer, arguments, context, numbers)
+            results.save(saved)
     if "packed" in wanted and peer is not None:
-        packed, packed_peer = quantised.quantise(loaded)
-        title = f"A decode step with {quantised.BITS}-bit weights, greedy."
-        saved["quantised"] = {"steps": _steps(title, packed, packed_peer, arguments, _contexts(arguments)[0], few=True),
+        packed, packed_peer = quantise(loaded)
+        title = f"A decode step with {BITS}-bit weights, greedy."
+        saved["quantised"] = {"steps": _steps(title, packed, packed_peer, arguments, contexts[0], few),
                               "agreement": _agreement("tokens with packed weights", packed, packed_peer, arguments)}
+        results.save(saved)
         del packed, packed_peer
         gc.collect()
     if "workloads" in wanted:
-        print(f"\nWhole workloads, {workloads.DRAWING}, all requests at once.\n{report.WORKLOADS}", flush=True)
-        rows: list[dict[str, object]] = []
+        print(f"\nWhole workloads, {DRAWING}, all requests at once.\n{WORKLOADS.title}", flush=True)
+        saved["workloads"] = []
         for name in ["nano-16"] if arguments.quick else arguments.workload or ["nano-64", "nano-256"]:
-            pair = workloads.measure(name, loaded, peer, arguments.quick)
-            print(report.format_workload(pair), flush=True)
-            saved["workloads"] = rows = [*rows, report.workload_dict(pair)]
-
-
-class _Saved(UserDict[str, object]):
-    """The results so far, saved after each addition: a run takes many minutes, and may be stopped."""
-
-    def __init__(self, results: Results, data: dict[str, object]) -> None:
-        self._results = results
-        super().__init__(data)
-
-    def __setitem__(self, key: str, value: object) -> None:
-        super().__setitem__(key, value)
-        self._results.save(self.data)
+            workload = make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
+            ours, theirs = measure(loaded, peer, sized(shortened(workload) if arguments.quick else workload))
+            saved["workloads"].append(_workload_row(ours, theirs))
+            results.save(saved)
 
 
 def _describe_kernels(loaded: LoadedModel) -> str:
@@ -94,44 +99,75 @@ def _describe_kernels(loaded: LoadedModel) -> str:
             else "they agree with the simple attention")
 
 
-def _peer(loaded: LoadedModel, arguments: argparse.Namespace) -> nn.Module | None:
-    if not wants_peer(arguments):
-        return None
-    if not has_peer():
-        print(without_peer(), file=sys.stderr)
-        return None
-    return load_peer(loaded)[0]
-
-
 def _agreement(title: str, loaded: LoadedModel, peer: nn.Module, arguments: argparse.Namespace) -> dict[str, object]:
-    found = agreement.agree(loaded, peer, *((3, 4) if arguments.quick else ()))
-    print(f"\n{title}: {report.format_agreement(found)}", flush=True)
-    return report.agreement_dict(found)
-
-
-def _contexts(arguments: argparse.Namespace) -> tuple[int, ...]:
-    return (32, 64) if arguments.quick else (steps.CONTEXT, steps.LONG_CONTEXT)
+    found = agree(loaded, peer, *((3, 4) if arguments.quick else ()))
+    print(f"\n{title}: {found}", flush=True)
+    return found.to_dict()
 
 
 def _steps(title: str, loaded: LoadedModel, peer: nn.Module | None, arguments: argparse.Namespace, context: int,
-           few: bool = False) -> list[dict[str, object]]:
-    many = (1, 16, 64, 256) if context == steps.CONTEXT else (1, 16, 64)
-    numbers = (1, 2) if arguments.quick else (1, 64) if few else many
-    num_steps = steps.QUICK_STEPS if arguments.quick else steps.NUM_STEPS
-    rows = []
-    print(f"\n{title} Contexts of {context} tokens.\n{report.STEPS}", flush=True)
-    bandwidth = arguments.bandwidth * 1e9 if arguments.bandwidth else _bandwidth()
+           numbers: tuple[int, ...]) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    print(f"\n{title} Contexts of {context} tokens.\n{STEPS.title}", flush=True)
+    bandwidth = (arguments.bandwidth * 1e9 if arguments.bandwidth else None if is_cpu() else
+                 BANDWIDTHS.get(str(mx.device_info().get("device_name"))))
     for number in numbers:
-        ours_ms, peer_ms = steps.time_both(loaded, peer, number, context, num_steps)
+        ours_ms, peer_ms = steps.time_both(loaded, peer, number, context,
+                                           steps.QUICK_STEPS if arguments.quick else steps.NUM_STEPS)
         gc.collect()
         mx.clear_cache()
         floor_ms = steps.bytes_per_step(loaded, number, context) / bandwidth * 1000 if bandwidth else None
-        rows.append(steps.StepTimes(number, context, ours_ms, peer_ms, floor_ms))
-        print(report.format_step(rows[-1]), flush=True)
-    return [report.step_dict(row) for row in rows]
+        for name, found_ms in (("ours", ours_ms), ("mlx-lm's", peer_ms)):
+            steps.check_floor(f"a step of {number} requests at contexts of {context}, {name}", found_ms, floor_ms)
+        ratio = None if peer_ms is None else peer_ms / ours_ms
+        print(STEPS.row(number, ours_ms, peer_ms, ratio, floor_ms, floor_ms and floor_ms / ours_ms), flush=True)
+        rows.append({"num_requests": number, "context": context, "ours_ms": ours_ms, "peer_ms": peer_ms,
+                     "floor_ms": floor_ms, "ratio": ratio})
+    return rows
 
 
-def _bandwidth() -> float | None:
-    if not tuning.has_gpu():
-        return None
-    return BANDWIDTHS.get(str(mx.device_info().get("device_name")))
+# ---- whole workloads
+
+
+def sized(workload: Workload) -> Workload:
+    """Return the workload with a seat for every request, and a pool that holds them all."""
+    num_blocks = sum(-(-(len(item.prompt) + item.num_tokens + 1) // DEFAULT_BLOCK_SIZE) for item in workload.items)
+    return replace(workload, settings={"num_blocks": int(num_blocks * 1.02) + 2, "max_num_seqs": len(workload.items)})
+
+
+def shortened(workload: Workload) -> Workload:
+    """Return as little of the workload as a smoke test needs."""
+    return replace(workload, items=[replace(item, prompt=item.prompt[:40], num_tokens=4)
+                                    for item in workload.items[:4]])
+
+
+def measure(loaded: LoadedModel, peer: nn.Module | None, workload: Workload
+            ) -> tuple[BenchmarkResult, BenchmarkResult | None]:
+    """Measure our engine and mlx-lm, each after a warm-up: shapes are compiled when they first occur.
+
+    Both run as in a server: the garbage collector visits neither imported objects nor the engine of a warm-up.
+    """
+    for _ in range(2):
+        gc.freeze()
+        ours, _ = serve(loaded, workload, BATCHED, lambda *_: None, DRAWING)
+        mx.clear_cache()
+    theirs = None
+    if peer is not None:
+        mlx_lm = MlxLm(loaded, peer, DRAWING, len(workload.items))
+        warm_up = replace(workload, items=[replace(item, num_tokens=2) for item in workload.items])
+        for each in (warm_up, workload):
+            gc.freeze()
+            theirs, _ = mlx_lm.serve(each, lambda *_: None)
+            mx.clear_cache()
+    return ours, theirs
+
+
+def _workload_row(ours: BenchmarkResult, theirs: BenchmarkResult | None) -> dict[str, object]:
+    """Print a row with the time between two tokens of a request: median, worst, and their ratio. Return it."""
+    median_s, worst_s = ours.between_tokens_s[50], ours.between_tokens_s[100]
+    peers = None if theirs is None else theirs.output_tokens_per_s
+    ratio = ours.output_tokens_per_s / peers if peers else None
+    print(WORKLOADS.row(ours.workload, ours.output_tokens_per_s, peers, ratio, median_s * 1000, worst_s * 1000,
+                        worst_s / median_s), flush=True)
+    return {"ours": ours.to_dict(), "peer": None if theirs is None else theirs.to_dict(), "ratio": ratio,
+            "worst_gap": worst_s / median_s}

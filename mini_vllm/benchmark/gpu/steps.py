@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mini_vllm.attention import PagedKVCache
 from mini_vllm.backend import mx, nn
-from mini_vllm.benchmark.drawing import GREEDY
-from mini_vllm.benchmark.mlx_lm_peer import make_generator
-from mini_vllm.benchmark.request_times import check_all_decode
+from mini_vllm.benchmark.peers import make_generator, token_bytes
+from mini_vllm.benchmark.workloads import GREEDY
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
@@ -37,28 +35,12 @@ class Stepper:
     settle: Callable[[], None]
 
 
-@dataclass(frozen=True)
-class StepTimes:
-    """Milliseconds per step. Raises ValueError if one is less than ``floor_ms``: then something else was measured."""
-
-    num_requests: int
-    context: int
-    ours_ms: float
-    peer_ms: float | None
-    #: The bytes of weights, keys and values that every step must read, divided by the memory bandwidth; None: unknown.
-    floor_ms: float | None
-
-    def __post_init__(self) -> None:
-        for name, found_ms in (("ours", self.ours_ms), ("mlx-lm's", self.peer_ms)):
-            if self.floor_ms is not None and found_ms is not None and found_ms < self.floor_ms:
-                raise ValueError(f"a step of {self.num_requests} requests at contexts of {self.context}, {name}: "
-                                 f"{found_ms:.3g} ms, but reading weights, keys and values takes at least "
-                                 f"{self.floor_ms:.3g} ms at this bandwidth; either the measurement is wrong, or the "
-                                 "bandwidth is higher (--bandwidth)")
-
-    @property
-    def ratio(self) -> float | None:
-        return None if self.peer_ms is None else self.peer_ms / self.ours_ms
+def check_floor(what: str, found_ms: float | None, floor_ms: float | None) -> None:
+    """Raise ValueError if a step took less than ``floor_ms``: then something else was measured."""
+    if floor_ms is not None and found_ms is not None and found_ms < floor_ms:
+        raise ValueError(f"{what}: {found_ms:.3g} ms, but reading weights, keys and values takes at least "
+                         f"{floor_ms:.3g} ms at this bandwidth; either the measurement is wrong, or the bandwidth is "
+                         "higher (--bandwidth)")
 
 
 def prompts(num_requests: int, vocab_size: int, context: int, num_steps: int) -> list[list[int]]:
@@ -133,14 +115,13 @@ def time_in_turns(steppers: Sequence[Stepper], num_steps: int) -> list[float]:
             start_s = time.perf_counter()
             num_decoding = [stepper.step() for _ in range(num)]
             found.append((time.perf_counter() - start_s) / num)
-            check_all_decode(stepper.num_requests, num_decoding)
+            if min(num_decoding) < stepper.num_requests:  # such a step does less work than reported
+                raise ValueError(f"all {stepper.num_requests} requests must decode in every timed step, but in one "
+                                 f"step only {min(num_decoding)} got a token; the measurement does not count")
             stepper.settle()
     return [statistics.median(found) * 1000 for found in stretches]
 
 
 def bytes_per_step(loaded: LoadedModel, num_requests: int, context: int = CONTEXT) -> int:
     """Return the bytes that a step must read at least: every weight once, and the keys and values of every request."""
-    config = loaded.config
-    per_token = PagedKVCache.block_bytes(config.num_layers, config.num_kv_heads, 1, config.head_dim,
-                                         loaded.model.model.norm.weight.dtype)
-    return loaded.num_bytes + per_token * context * num_requests
+    return loaded.num_bytes + token_bytes(loaded) * context * num_requests

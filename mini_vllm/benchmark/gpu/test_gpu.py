@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from mini_vllm.backend import mx, nn
-from mini_vllm.benchmark.gpu import agreement, report, steps, workloads
-from mini_vllm.benchmark.gpu.agreement import MAX_NOISES, Agreement, Difference, compare
-from mini_vllm.benchmark.gpu.command import run_gpu_benchmark
-from mini_vllm.benchmark.gpu.steps import StepTimes
-from mini_vllm.benchmark.mlx_lm_peer import load_peer
+from mini_vllm.benchmark.gpu import agreement, command, steps
+from mini_vllm.benchmark.gpu.agreement import MAX_NOISES, MAX_SHOWN, Agreement, Difference, compare
+from mini_vllm.benchmark.peers import load_peer
 from mini_vllm.benchmark.workloads import make_workload
 from mini_vllm.cli import main
 from mini_vllm.fast import tuning
@@ -64,7 +62,7 @@ def test_what_differs_is_measured_by_the_noise(gap, is_good):
     assert (difference.request, difference.place, difference.ours, difference.peers) == (0, 1, 4, 3)
     assert difference.num_noises == pytest.approx(gap / 0.01, rel=1e-2) and found.is_good is is_good
     assert peer.weight.dtype == mx.bfloat16, "it is as it was"
-    told = report.format_agreement(found)
+    told = str(found)
     assert "4 tokens; different from mlx-lm's first choice: 1" in told
     assert "request 0, token 1: we chose 4, mlx-lm chose 3" in told
     assert ("THE TOKENS DO NOT AGREE" in told) is not is_good
@@ -72,20 +70,14 @@ def test_what_differs_is_measured_by_the_noise(gap, is_good):
 
 def test_only_the_worst_differences_are_shown():
     found = Agreement(100, 0.1, tuple(Difference(0, i, 1, 2, i / 10, float(i)) for i in range(9)))
-    told = report.format_agreement(found)
-    assert told.count("request 0") == report.MAX_SHOWN and "and 4 smaller differences" in told and "token 8" in told
+    told = str(found)
+    assert told.count("request 0") == MAX_SHOWN and "and 4 smaller differences" in told and "token 8" in told
     assert found.is_good and MAX_NOISES > 8
 
 
 def test_a_real_model_agrees_with_mlx_lm(loaded, peer):
     found = agreement.agree(loaded, peer, 3, 4)
     assert found.num_tokens == 12 and not found.differences
-
-
-def test_tables_fit_into_80_columns():
-    row = report.format_step(StepTimes(256, 512, 12.3, 29.1, 3.4))
-    assert "2.37x" in row and "28%" in row and len(row) == len(report.STEPS) <= 80
-    assert report.format_step(StepTimes(1, 512, 4.5, None, None)).split() == ["1", "4.50", "-", "-", "-", "-"]
 
 
 def test_a_step_must_read_the_weights_and_the_contexts(loaded):
@@ -131,10 +123,15 @@ def test_a_step_in_which_somebody_got_no_token_is_no_measurement():
 
 
 @pytest.mark.parametrize("ours_ms, peer_ms", [(3.3, 9.0), (9.0, 3.3)])
-def test_a_step_faster_than_the_memory_is_no_measurement(ours_ms, peer_ms):
-    with pytest.raises(ValueError, match=r"64 requests at contexts of 4096, .*: 3.3 ms, but .* at least 6.5 ms"):
-        StepTimes(64, 4096, ours_ms, peer_ms, 6.5)
-    assert StepTimes(64, 4096, 6.6, None, 6.5).ratio is None and StepTimes(64, 4096, 3.3, 3.3, None).ratio == 1
+def test_a_step_faster_than_the_memory_is_no_measurement(ours_ms, peer_ms, monkeypatch, loaded):
+    """The bandwidth is such that reading takes 6.5 ms."""
+    arguments = Namespace(quick=True, bandwidth=steps.bytes_per_step(loaded, 1, 512) / 6.5e-3 / 1e9)
+    monkeypatch.setattr(steps, "time_both", lambda *_: (ours_ms, peer_ms))
+    with pytest.raises(ValueError, match="1 requests at contexts of 512, .*: 3.3 ms, but .* at least 6.5 ms"):
+        command._steps("", loaded, None, arguments, 512, (1,))
+    monkeypatch.setattr(steps, "time_both", lambda *_: (7.0, None))
+    (row,) = command._steps("", loaded, None, arguments, 512, (1,))
+    assert (row["floor_ms"], row["ratio"]) == (pytest.approx(6.5), None)
 
 
 def test_every_request_decodes_however_long_the_prompts_take(loaded, peer, monkeypatch):
@@ -146,14 +143,14 @@ def test_every_request_decodes_however_long_the_prompts_take(loaded, peer, monke
 
 
 def test_a_workload_has_a_seat_and_room_for_every_request():
-    workload = workloads.sized(make_workload("nano-64", 10_000, 4096))
+    workload = command.sized(make_workload("nano-64", 10_000, 4096))
     assert workload.settings["max_num_seqs"] == 64
     tokens = sum(len(item.prompt) + item.num_tokens for item in workload.items)
     assert workload.settings["num_blocks"] * DEFAULT_BLOCK_SIZE >= tokens
 
 
 def test_on_a_cpu_it_says_what_to_do_instead(capsys, monkeypatch):
-    monkeypatch.setattr(tuning, "has_gpu", lambda: False)
+    monkeypatch.setattr(command, "is_cpu", lambda: True)
     assert main(["bench", "gpu"]) == 2
     assert "this benchmark needs a GPU" in capsys.readouterr().err
 
@@ -179,10 +176,10 @@ def test_what_is_known_is_saved_when_a_run_is_ended(tmp_path, monkeypatch):
     def ended(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workloads, "measure", ended)
+    monkeypatch.setattr(command, "measure", ended)
     with pytest.raises(KeyboardInterrupt):
-        run_gpu_benchmark(Namespace(quick=True, arm=None, json=False, output=path, bandwidth=None, workload=None,
-                                    only=None, typed="mini-vllm bench gpu --quick"))
+        command.run_gpu_benchmark(Namespace(quick=True, arm=None, json=False, output=path, bandwidth=None,
+                                            workload=None, only=None, typed="mini-vllm bench gpu --quick"))
     saved = json.loads(path.read_text())
     assert len(saved["steps"]) == 4 and "workloads" not in saved
 
@@ -192,8 +189,8 @@ def test_no_pause_of_the_garbage_collector_is_measured(monkeypatch, loaded):
     tens."""
     told = []
     monkeypatch.setattr("gc.freeze", lambda: told.append("alone"))
-    monkeypatch.setattr(workloads, "serve", lambda *arguments: told.append("serve") or (None, None))
-    workloads.measure("nano-16", loaded, None, is_quick=True)
+    monkeypatch.setattr(command, "serve", lambda *arguments: told.append("serve") or (None, None))
+    command.measure(loaded, None, make_workload("nano-16", 100, 4096))
     assert told == ["alone", "serve"] * 2
 
 

@@ -1,54 +1,90 @@
 """A client for many answers at once, as cheap as possible: it shares the machine with the server that it measures.
 
-It speaks HTTP/1.1 over plain sockets of an event loop. While answers arrive it only records the time of each piece; the
-content is parsed afterwards.
+It speaks HTTP/1.1 over plain sockets. While answers arrive it only records the time of each piece; the content is
+parsed afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
+from mini_vllm.benchmark.results import percentiles
 from mini_vllm.benchmark.serving.traffic import Call
 
+#: A good answer: its first token within the first time, and then on average a token within the second.
+MAX_FIRST_TOKEN_S, MAX_TOKEN_S = 1.0, 0.150
+#: The fraction of the answers that must be good.
+GOOD_SHARE = 0.9
 #: An answer that takes longer counts as missing.
 MAX_ANSWER_S = 300.0
+#: The server writes an event at once; the framing of a chunked body never splits one.
+EVENT = re.compile(rb"data: (\{[^\n]*\})\r?\n\r?\n")
 
 
-@dataclass
-class Received:
-    """The data received for one call, unparsed."""
+@dataclass(frozen=True)
+class Answer:
+    """One answer; times in seconds."""
 
-    call: Call
-    #: When it was due to be sent, and when it was sent.
+    priority: str
+    #: When the call was due, by the clock of the client, and how much later it was sent.
     due_s: float
-    sent_s: float
-    #: (time, bytes)
-    pieces: list[tuple[float, bytes]] = field(default_factory=list)
-    #: The server closed the connection, as it does after an answer.
-    is_closed: bool = False
+    late_s: float
+    #: What was wrong; empty if the answer is complete.
+    failure: str
+    text: str = ""
+    num_tokens: int = 0
+    num_cached_tokens: int = 0
+    #: The times at which text arrived.
+    text_times_s: tuple[float, ...] = ()
+
+    @property
+    def first_token_s(self) -> float:
+        return self.text_times_s[0] - self.due_s
+
+    @property
+    def token_s(self) -> float:
+        """The mean time between tokens."""
+        return (self.text_times_s[-1] - self.text_times_s[0]) / max(self.num_tokens - 1, 1)
+
+    @property
+    def total_s(self) -> float:
+        return self.text_times_s[-1] - self.due_s
+
+    @property
+    def is_good(self) -> bool:
+        return not self.failure and self.first_token_s <= MAX_FIRST_TOKEN_S and self.token_s <= MAX_TOKEN_S
 
 
-class _Exchange(asyncio.Protocol):
-    """One request and its answer."""
-
-    def __init__(self, request: bytes, received: Received, done: asyncio.Future[None]) -> None:
-        self._request, self._received, self._done = request, received, done
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        self._received.pieces.append((time.perf_counter(), data))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._received.is_closed = error is None
-        if not self._done.done():
-            self._done.set_result(None)
+def read_answer(call: Call, due_s: float, sent_s: float, pieces: Sequence[tuple[float, bytes]]) -> Answer:
+    """Parse the pieces of an answer, each with its time. If it is incomplete or no stream, the failure says why."""
+    raw = b"".join(data for _, data in pieces)
+    ends = list(accumulate(len(data) for _, data in pieces))
+    texts, times = [], []
+    usage: dict[str, Any] = {}
+    for match in EVENT.finditer(raw):
+        event = json.loads(match[1])
+        usage = event.get("usage") or usage
+        text = "".join(choice.get("text") or "" for choice in event.get("choices", ()))
+        if text:
+            texts.append(text)
+            times.append(pieces[bisect_left(ends, match.end())][0])
+    status = raw[:raw.find(b"\r\n")].decode("latin-1") if raw else "no answer"
+    failure = ""
+    if " 200 " not in f"{status} ":
+        failure = status
+    elif not times or b"data: [DONE]" not in raw[-64:]:
+        failure = "cut off"
+    details = usage.get("prompt_tokens_details") or {}
+    return Answer(call.priority, due_s, sent_s - due_s, failure, "".join(texts), usage.get("completion_tokens", 0),
+                  details.get("cached_tokens", 0) or 0, tuple(times))
 
 
 class Client:
@@ -57,63 +93,77 @@ class Client:
     def __init__(self, port: int, model: str) -> None:
         self.port, self.model = port, model
 
-    def request_of(self, call: Call) -> bytes:
+    async def send_all(self, calls: Sequence[Call], must_be_good: bool = False) -> list[Answer]:
+        """Send each call when it is due, whether or not the others are answered, and wait for all answers.
+
+        With ``must_be_good``, a call is cancelled once its answer cannot be good any more.
+        """
+        start_s = time.perf_counter()
+        found = await asyncio.gather(*(self._send(call, start_s + call.at_s, must_be_good) for call in calls))
+        return [read_answer(*each) for each in found]
+
+    async def _send(self, call: Call, due_s: float, must_be_good: bool
+                    ) -> tuple[Call, float, float, list[tuple[float, bytes]]]:
+        await asyncio.sleep(max(due_s - time.perf_counter(), 0.0))
+        limit_s = MAX_FIRST_TOKEN_S + MAX_TOKEN_S * call.max_tokens if must_be_good else MAX_ANSWER_S
+        sent_s, pieces = time.perf_counter(), list[tuple[float, bytes]]()
+        try:
+            await asyncio.wait_for(self._exchange(call, pieces), limit_s)
+        except (OSError, asyncio.TimeoutError):
+            pass  # the answer is incomplete; that is noticed when it is parsed
+        return call, due_s, sent_s, pieces
+
+    async def _exchange(self, call: Call, pieces: list[tuple[float, bytes]]) -> None:
         body = json.dumps({
             "model": self.model, "prompt": call.prompt, "max_tokens": call.max_tokens, "temperature": 0, "stream": True,
             "stream_options": {"include_usage": True}, "ignore_eos": True, "priority": call.priority}).encode()
         head = (f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nContent-Type: application/json\r\n"
                 f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n")
-        return head.encode() + body
-
-    async def send(self, call: Call, due_s: float | None = None, into: list[Received] | None = None) -> Received:
-        """Send one call and wait for the end of its answer, which is added to ``into`` as soon as the call is sent.
-
-        If it is cancelled, it closes the connection.
-        """
-        loop = asyncio.get_running_loop()
-        now_s = time.perf_counter()
-        received = Received(call, now_s if due_s is None else due_s, now_s)
-        if into is not None:
-            into.append(received)
-        done: asyncio.Future[None] = loop.create_future()
-        request = self.request_of(call)
-        transport = None
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
-            transport, _ = await loop.create_connection(lambda: _Exchange(request, received, done), "127.0.0.1",
-                                                        self.port)
-            await asyncio.wait_for(done, MAX_ANSWER_S)
-        except (OSError, asyncio.TimeoutError):
-            pass  # the answer is incomplete; that is noticed when it is parsed
+            writer.write(head.encode() + body)
+            while data := await reader.read(1 << 16):
+                pieces.append((time.perf_counter(), data))
         finally:
-            if transport is not None:
-                transport.abort()
-        return received
+            writer.transport.abort()
 
-    async def send_all(self, calls: Sequence[Call], is_lost: Callable[[Sequence[Received]], bool] | None = None
-                       ) -> list[Received]:
-        """Send each call when it is due, whether or not the others are answered, and wait for all answers.
 
-        ``is_lost`` is called a few times per second; if it returns True, the remaining calls are cancelled.
-        """
-        start_s = time.perf_counter()
-        received: list[Received] = []
-        tasks: set[asyncio.Task[Received]] = set()
-        sender = asyncio.create_task(self._send_when_due(calls, start_s, received, tasks))
-        try:
-            while not (sender.done() and all(task.done() for task in tasks)):
-                waiting = {task for task in (sender, *tasks) if not task.done()}
-                await asyncio.wait(waiting, timeout=0.25)
-                if is_lost is not None and is_lost(received):
-                    break
-        finally:
-            for task in (sender, *tasks):
-                task.cancel()
-            await asyncio.gather(sender, *tasks, return_exceptions=True)
-        return received
+@dataclass(frozen=True)
+class Load:
+    """The results of the calls of one run."""
 
-    async def _send_when_due(self, calls: Sequence[Call], start_s: float, received: list[Received],
-                             tasks: set[asyncio.Task[Received]]) -> None:
-        for call in calls:
-            due_s = start_s + call.at_s
-            await asyncio.sleep(max(due_s - time.perf_counter(), 0.0))
-            tasks.add(asyncio.create_task(self.send(call, due_s, received)))
+    rate: float
+    answers: Sequence[Answer]
+    seconds: float
+
+    @property
+    def whole(self) -> list[Answer]:
+        return [answer for answer in self.answers if not answer.failure]
+
+    @property
+    def good_share(self) -> float:
+        return sum(answer.is_good for answer in self.answers) / len(self.answers)
+
+    @property
+    def is_good(self) -> bool:
+        return self.good_share >= GOOD_SHARE
+
+    @property
+    def tokens_per_s(self) -> float:
+        return sum(answer.num_tokens for answer in self.whole) / self.seconds
+
+    @property
+    def num_cached_tokens(self) -> int:
+        return sum(answer.num_cached_tokens for answer in self.whole)
+
+    def percentiles(self, name: str) -> dict[int, float]:
+        """Return percentiles of a property of the complete answers. There must be one."""
+        return percentiles([getattr(answer, name) for answer in self.whole])
+
+    def to_dict(self) -> dict[str, object]:
+        failures = [answer.failure for answer in self.answers if answer.failure]
+        times = ("first_token_s", "token_s", "total_s") if self.whole else ()
+        return {"rate": self.rate, "num_calls": len(self.answers), "good_share": self.good_share,
+                "tokens_per_s": self.tokens_per_s, **{name: self.percentiles(name) for name in times},
+                "failures": {failure: failures.count(failure) for failure in sorted(set(failures))},
+                "cached_tokens": self.num_cached_tokens, "max_late_s": max(each.late_s for each in self.answers)}

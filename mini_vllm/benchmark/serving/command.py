@@ -1,81 +1,90 @@
-"""``mini-vllm bench serve``: our server and mlx-lm's under the same requests, and high priority under overload."""
+"""``mini-vllm bench serve``: our server and mlx-lm's under the same requests, and high priority under overload.
+
+The promise under overload: p90 of the time to the first token of high-priority requests is at most what it is without
+load, plus two steps under load. One is the step that runs when the request arrives; the other is the extra time of its
+own step.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import statistics
 import sys
+import time
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
-from mini_vllm.arguments import QUICK, draft_settings, wants_peer
+from mini_vllm.arguments import draft_settings, wants_peer
 from mini_vllm.benchmark.machine import describe_machine
-from mini_vllm.benchmark.machine_noise import look_around, print_if_any
-from mini_vllm.benchmark.mlx_lm_peer import has_peer, without_peer
-from mini_vllm.benchmark.result_file import Results
-from mini_vllm.benchmark.results import BATCHED, PEER
-from mini_vllm.benchmark.serving import overload, report
-from mini_vllm.benchmark.serving.answers import Load
-from mini_vllm.benchmark.serving.arms import Arms, num_different
-from mini_vllm.benchmark.serving.servers import Server, our_server, peer_server
-from mini_vllm.benchmark.serving.traffic import TRAFFICS, Traffic, single_token_words
-from mini_vllm.benchmark.speculation import check_draft
+from mini_vllm.benchmark.machine_noise import NoiseWatch, read_clocks
+from mini_vllm.benchmark.peers import has_peer, without_peer
+from mini_vllm.benchmark.result_file import Results, announce
+from mini_vllm.benchmark.results import BATCHED, PEER, Table, percentiles
+from mini_vllm.benchmark.serving.client import GOOD_SHARE, MAX_FIRST_TOKEN_S, MAX_TOKEN_S, Answer, Load
+from mini_vllm.benchmark.serving.servers import PEER_OPTIONS, Server, our_server, peer_server
+from mini_vllm.benchmark.serving.traffic import TRAFFICS, Call, Traffic, Words, single_token_words
+from mini_vllm.benchmark.throughput import check_draft
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.extras import check_installed
 from mini_vllm.models.loader import LoadedModel, load
-from mini_vllm.native.advice import tell_slow_blas
-from mini_vllm.terminal import fold
 
 #: The default rates of the tables; the searches begin at the first.
-DEFAULT_RATES = [4.0, 8.0]
-QUICK_CALLS = 6
+DEFAULT_RATES, QUICK_RATES = [4.0, 8.0], [20.0]
+#: A run has the requests of this many seconds, but at least this many requests; this many in a quick run.
+RUN_S, MIN_CALLS, QUICK_CALLS = 20.0, 40, 6
+#: After a run with cancelled calls, a server is idle again when it answers one token within this time.
+IDLE_S, MAX_SETTLE_S = 0.5, 120.0
+#: The search for the goodput is on a ladder of rates, each STEP times the one below. It jumps over JUMP rungs, about a
+#: factor of two, until both a good and a bad rate are known.
+STEP, JUMP, LOWEST, HIGHEST = 1.1, 7, -60, 80
+#: With fewer high-priority requests, p90 says nothing.
+MIN_TO_TELL = 10
+GOODPUT = (f"Goodput: the highest rate at which {GOOD_SHARE:.0%} of the answers are good. A good answer has its\n"
+           f"first token within {MAX_FIRST_TOKEN_S:g} s and, on average, another token every "
+           f"{MAX_TOKEN_S * 1000:.0f} ms.")
+LOADS = Table((f"{'':<9}", "{}"), ("first, s: p50", "{:.2f}"), ("  p90", "{:.2f}"), ("  p99", "{:.2f}"),
+              ("next, ms: p50", "{:.0f}"), (" p90", "{:.0f}"), ("good", "{:.0%}"), ("tokens/s", "{:.1f}"),
+              ("cached", "{}"), ("failed", "{}"))
 
 
 def run_serve_benchmark(arguments: argparse.Namespace) -> int:
     """Run the command. Invalid options are reported before a server is started."""
     check_installed("serve", "the server")
-    rates, parts = _check(arguments)
-    with Results(arguments) as results:
-        results.save(_measure(arguments, rates, parts))
-    return 0
-
-
-def _measure(arguments: argparse.Namespace, rates: list[float], parts: list[str]) -> dict[str, object]:
-    names = arguments.traffic or (["short"] if arguments.quick else ["mixed", "shared"])
-    loaded = load(arguments.model)
-    if arguments.quick:
-        print(QUICK)
-    print(fold("\n".join([f"{loaded.name}; greedy", *describe_machine()])), flush=True)
-    tell_slow_blas()
-    print_if_any(look_around().warning_before(), sys.stderr)
-    saved: dict[str, object] = {}
-    with ExitStack() as running:
-        servers = _start(arguments, loaded, running)
-        arms = Arms(servers, single_token_words(loaded.tokenizer), num_calls=_num_calls(arguments))
-        for name in names:
-            saved[name] = _measure_traffic(arms, TRAFFICS[name], rates, parts)
-        if "priority" in parts:
-            saved["priority"] = _measure_priority(arms, servers[0], arguments.quick)
-    return {"model": loaded.name, **saved, **draft_settings(arguments)}
-
-
-def _check(arguments: argparse.Namespace) -> tuple[list[float], list[str]]:
-    rates = arguments.rate or DEFAULT_RATES
-    for rate in rates:
+    for rate in arguments.rate or ():
         if not 0 < rate <= 10_000:
             raise ValueError(f"--rate is {rate:g}, must be above 0 and at most 10000 requests per second")
     if arguments.requests is not None and arguments.requests < 1:
         raise ValueError(f"--requests is {arguments.requests}, must be at least 1")
     wants_peer(arguments)
-    EngineConfig(**draft_settings(arguments))
+    draft = draft_settings(arguments)
+    EngineConfig(**draft)
+    rates = arguments.rate or (QUICK_RATES if arguments.quick else DEFAULT_RATES)
     parts = arguments.part or (["rates", "priority"] if arguments.quick else ["rates", "goodput", "priority"])
-    if arguments.quick and not arguments.rate:
-        rates = [20.0]
-    return rates, parts
-
-
-def _num_calls(arguments: argparse.Namespace) -> int | None:
-    requests: int | None = arguments.requests
-    return QUICK_CALLS if requests is None and arguments.quick else requests
+    traffics = [TRAFFICS[name] for name in arguments.traffic or (["short"] if arguments.quick else ["mixed", "shared"])]
+    with Results(arguments) as results, ExitStack() as running:
+        loaded = load(arguments.model)
+        announce(arguments, f"{loaded.name}; greedy", *describe_machine())
+        servers = _start(arguments, loaded, running)
+        bench = Bench(servers, single_token_words(loaded.tokenizer),
+                      arguments.requests or (QUICK_CALLS if arguments.quick else None))
+        saved: dict[str, object] = {"model": loaded.name, **draft}
+        for traffic in traffics if {"rates", "goodput"} & set(parts) else ():
+            print(f"\n{traffic.name}: {traffic.about}", flush=True)
+            bench.warm_up(traffic)
+            found: dict[str, object] = {}
+            if "rates" in parts:
+                found["rates"] = [bench.at_rate(traffic, rate) for rate in rates]
+            if "goodput" in parts:
+                found["goodput"] = bench.goodput(traffic, rates[0])
+            saved[traffic.name] = found
+        if "priority" in parts:
+            saved["priority"] = bench.overload(QUICK_SIZES if arguments.quick else Sizes())
+        results.save(saved)
+    return 0
 
 
 def _start(arguments: argparse.Namespace, loaded: LoadedModel, running: ExitStack) -> list[Server]:
@@ -84,56 +93,210 @@ def _start(arguments: argparse.Namespace, loaded: LoadedModel, running: ExitStac
     options = [word for name, value in draft.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     if draft:
         check_draft(loaded, draft)
-        print(fold(f"{BATCHED}: {' '.join(options)}"), flush=True)
+        print(f"{BATCHED}: {' '.join(options)}", flush=True)
     servers = [running.enter_context(our_server(str(arguments.model), options))]
     if wants_peer(arguments) and not has_peer():
         print(without_peer(), file=sys.stderr)
     elif wants_peer(arguments):
         servers.append(running.enter_context(peer_server(loaded)))
-        print(fold(f"{PEER}: {' '.join(servers[1].options)}"), flush=True)
+        print(f"{PEER}: {' '.join(PEER_OPTIONS)}", flush=True)
     return servers
 
 
-def _measure_traffic(arms: Arms, traffic: Traffic, rates: list[float], parts: list[str]) -> dict[str, object]:
-    saved: dict[str, object] = {}
-    if not {"rates", "goodput"} & set(parts):
-        return saved
-    print(f"\n{fold(f'{traffic.name}: {traffic.about}')}", flush=True)
-    arms.warm_up(traffic)
-    if "rates" in parts:
-        saved["rates"] = [_measure_rate(arms, traffic, rate) for rate in rates]
-    if "goodput" in parts:
-        saved["goodput"] = _measure_goodput(arms, traffic, rates[0])
-    return saved
+class Sizes(NamedTuple):
+    """The numbers of requests of an overload, and their arrival times."""
+
+    num_high: int = 30
+    high_rate: float = 2.0
+    #: High requests arrive from then on: the low ones have taken their seats.
+    high_after_s: float = 3.0
+    #: Without load, the high requests arrive one after the other at this interval.
+    alone_s: float = 1.0
+    #: Low requests of this kind arrive faster than they can be served.
+    traffic: str = "mixed"
+    num_low: int = 200
+    low_rate: float = 12.0
+    #: Low requests with long outputs arrive all at once.
+    num_long: int = 96
+    long_tokens: int = 512
 
 
-def _measure_rate(arms: Arms, traffic: Traffic, rate: float) -> dict[str, object]:
-    loads = arms.at_rate(traffic, rate)
-    num_calls = next(iter(loads.values())).num_calls
-    print(f"\n{num_calls} requests at {rate:g} per second")
-    print(report.format_loads(loads), flush=True)
-    if len(loads) > 1:
-        print(f"{num_different(loads)} of {num_calls} answers differ.", flush=True)
-    return {name: load.to_dict() for name, load in loads.items()}
+QUICK_SIZES = Sizes(3, 10.0, 0.2, 0.1, "short", 6, 50.0, 6, 24)
+HIGH = Traffic("high", "prompts of 32–128 tokens, outputs of 16",
+               lambda words: (words.text(n := words.rng.randint(32, 128)), n, 16))
 
 
-def _measure_goodput(arms: Arms, traffic: Traffic, first_rate: float) -> dict[str, object]:
-    print(f"\n{fold(report.GOODPUT)}", flush=True)
+class Bench:
+    """The servers that take turns; the first is ours. Each measurement prints its results and returns them."""
 
-    def tell(name: str, load: Load) -> None:
-        print(report.format_try(name, load), flush=True)
+    def __init__(self, servers: Sequence[Server], words: Sequence[str], num_calls: int | None = None) -> None:
+        """Create the bench. ``num_calls`` is the number of requests per run; None: as many as arrive in RUN_S."""
+        self.servers, self._words, self._num_calls = servers, words, num_calls
 
-    goodputs = arms.goodputs(traffic, first_rate, tell)
-    noise = arms.noise()
-    print(fold(report.format_goodputs(goodputs, noise)), flush=True)
-    return {"goodput": {name: asdict(found) for name, found in goodputs.items()}, "ratios": report.ratios(goodputs),
-            "noise": noise.to_dict()}
+    def run(self, server: Server, calls: Sequence[Call], rate: float, must_be_good: bool = False) -> Load:
+        """Send ``calls`` to a server, and wait until it is idle again. Raise ValueError if it does not become idle."""
+        start_s = time.perf_counter()
+        answers = asyncio.run(server.client.send_all(calls, must_be_good))
+        load = Load(rate, answers, time.perf_counter() - start_s)
+        end_s = time.perf_counter() + MAX_SETTLE_S
+        while time.perf_counter() < end_s:
+            (answer,) = asyncio.run(server.client.send_all([Call(0.0, " a", 1, 1)]))
+            if not answer.failure and answer.total_s < IDLE_S:
+                return load
+            time.sleep(IDLE_S)
+        raise ValueError(f"the server of {server.name} does not become idle: {answer.failure or 'it is still busy'}")
+
+    def _calls(self, traffic: Traffic, rate: float, seed: str) -> list[Call]:
+        """Return calls with texts that no earlier run had, except for shared parts. Seed and rate determine them."""
+        num_calls = self._num_calls or max(MIN_CALLS, round(rate * RUN_S))
+        return traffic.calls(Words(self._words, f"{traffic.name} {rate:.3f} {seed}"), num_calls, rate)
+
+    def warm_up(self, traffic: Traffic) -> None:
+        """Send a few requests, so that the model is loaded and shared prefixes are cached."""
+        for server in self.servers:
+            for _ in range(2):
+                self.run(server, traffic.calls(Words(self._words, "warm up"), 4, 100.0), 100.0)
+
+    def at_rate(self, traffic: Traffic, rate: float) -> dict[str, object]:
+        """Send the same requests at the same times to each server in turn."""
+        loads = {server.name: self.run(server, self._calls(traffic, rate, "stated"), rate) for server in self.servers}
+        first, *others = loads.values()
+        print(f"\n{len(first.answers)} requests at {rate:g} per second\n{format_loads(loads)}", flush=True)
+        for other in others:  # mlx-lm omits the space before a first word
+            num_different = sum(mine.text.lstrip() != theirs.text.lstrip() for mine, theirs in
+                                zip(first.answers, other.answers) if not mine.failure and not theirs.failure)
+            print(f"{num_different} of {len(first.answers)} answers differ.", flush=True)
+        return {name: load.to_dict() for name, load in loads.items()}
+
+    def goodput(self, traffic: Traffic, first_rate: float) -> dict[str, object]:
+        """Search for the goodput of each server. The searches take turns, so that a slow minute affects both."""
+        print(f"\n{GOODPUT}", flush=True)
+        watch = NoiseWatch(partial(read_clocks, [server.process_id for server in self.servers]))
+        searches = {server.name: search_rates(first_rate) for server in self.servers}
+        rates = {name: next(search) for name, search in searches.items()}
+        found = {name: {"requests_per_s": 0.0, "tokens_per_s": 0.0} for name in searches}
+        num_runs = 0
+        with watch.over():
+            while rates:
+                num_runs += 1
+                for server in [server for server in self.servers if server.name in rates]:
+                    name, rate = server.name, rates[server.name]
+                    load = self.run(server, self._calls(traffic, rate, str(num_runs)), rate, must_be_good=True)
+                    print(f"  {name:<10} {rate:>6.2f} per second: {load.good_share:>4.0%} good"
+                          + ", which is too few" * (not load.is_good), flush=True)
+                    if load.is_good:  # the highest good rate so far: the search then tries only higher rates
+                        found[name] = {"requests_per_s": rate, "tokens_per_s": load.tokens_per_s}
+                    try:
+                        rates[name] = searches[name].send(load.is_good)
+                    except StopIteration:
+                        del rates[name]
+        noise = watch.noise()
+        for name, best in found.items():
+            print(f"{name:<10} {best['requests_per_s']:>6.2f} requests per second, {best['tokens_per_s']:.0f} tokens/s")
+        ours = found[BATCHED]["requests_per_s"]
+        ratios = {name: ours / best["requests_per_s"] for name, best in found.items()
+                  if name != BATCHED and best["requests_per_s"]}
+        for name, ratio in ratios.items():
+            print(f"{BATCHED} against {name}: {ratio:.2f}x{noise.mark}")
+        print(noise.warning(), end="", flush=True)
+        return {"goodput": found, "ratios": ratios, "noise": noise.to_dict()}
+
+    def overload(self, sizes: Sizes) -> list[dict[str, Any]]:
+        """Send high-priority requests to our server among two kinds of low ones, and without any.
+
+        The low ones are mixed requests faster than they can be served, or long ones that fill the running batch.
+        """
+        print("\nHigh priority under overload.", flush=True)
+        traffic, fills_batch = TRAFFICS[sizes.traffic], sizes.num_long >= EngineConfig.max_num_seqs
+        words = Words(self._words, "long")
+        mixed = [replace(call, priority="low")
+                 for call in traffic.calls(Words(self._words, "low"), sizes.num_low, sizes.low_rate)]
+        long = [Call(0.0, words.text(24), 24, sizes.long_tokens, "low") for _ in range(sizes.num_long)]
+        found = []
+        for low, about in ((mixed, f"at {sizes.low_rate:g} per second, {traffic.about}"),
+                           (long, f"at once, outputs of {sizes.long_tokens}"
+                            + ": they fill the running batch" * fills_batch)):
+            high = [replace(call, priority="high") for call in HIGH.calls(
+                Words(self._words, f"unloaded {about}"), sizes.num_high, sizes.high_rate)]
+            alone = [replace(call, at_s=index * sizes.alone_s) for index, call in enumerate(high)]
+            unloaded = self.run(self.servers[0], alone, 1 / sizes.alone_s)
+            high = [replace(call, priority="high", at_s=call.at_s + sizes.high_after_s) for call in HIGH.calls(
+                Words(self._words, about), sizes.num_high, sizes.high_rate)]
+            loaded = self.run(self.servers[0], sorted([*low, *high], key=lambda call: call.at_s), 0.0)
+            found.append(summarise(f"{len(low)} low-priority requests {about}",
+                                   [answer.first_token_s for answer in unloaded.whole], loaded.answers))
+            print(f"\n{format_overload(found[-1])}", flush=True)
+        return found
 
 
-def _measure_priority(arms: Arms, server: Server, is_quick: bool) -> list[dict[str, object]]:
-    print(f"\n{fold('High priority under overload.')}", flush=True)
-    sizes = overload.QUICK if is_quick else overload.Sizes()
-    found = overload.measure_overload(arms, server, sizes)
-    for each in found:
-        print(f"\n{fold(report.format_overload(each))}", flush=True)
-    return [each.to_dict() for each in found]
+def search_rates(first_rate: float) -> Generator[float, bool, None]:
+    """Yield rates to try, from ``first_rate`` on, until one is good and the next rung of the ladder is not.
+
+    The generator is sent whether the run was good. A rate is bad if two runs are: a single one may be the machine's
+    fault.
+    """
+    rung: int | None = 0
+    best = worst = None
+    while rung is not None:
+        rate = first_rate * STEP ** rung
+        if (yield rate) or (yield rate):
+            best = rung
+        else:
+            worst = rung
+        if worst is None:
+            rung = rung + JUMP if rung < HIGHEST else None
+        elif best is None:
+            rung = rung - JUMP if rung > LOWEST else None
+        else:
+            rung = (best + worst) // 2 if worst - best > 1 else None
+
+
+def format_loads(loads: Mapping[str, Load]) -> str:
+    """Format the servers at one rate, one line each: times, and throughput."""
+    lines = [LOADS.title]
+    for name, found in loads.items():
+        first, token = (found.percentiles(each) if found.whole else {} for each in ("first_token_s", "token_s"))
+        token_ms = [1000 * token[p] if token else None for p in (50, 90)]
+        lines.append(LOADS.row(name, first.get(50), first.get(90), first.get(99), *token_ms, found.good_share,
+                               found.tokens_per_s, found.num_cached_tokens, len(found.answers) - len(found.whole)))
+    return "\n".join(lines)
+
+
+def summarise(about: str, unloaded_s: Sequence[float], answers: Sequence[Answer]) -> dict[str, Any]:
+    """Compute the results from first-token times without load and all answers under load.
+
+    Raise ValueError if no answer to a high-priority request is complete.
+    """
+    high = [answer for answer in answers if answer.priority == "high" and not answer.failure]
+    low = [answer for answer in answers if answer.priority == "low"]
+    if not high or not unloaded_s:
+        failures = [answer.failure for answer in answers][:3]
+        raise ValueError(f"{about}: no high-priority request was answered: {failures}")
+    first_s, last_s = min(answer.due_s for answer in high), max(answer.text_times_s[-1] for answer in high)
+    # the times between two tokens of a low request while high ones arrived
+    gaps = [later - earlier for answer in low for earlier, later in zip(answer.text_times_s, answer.text_times_s[1:])
+            if first_s <= later <= last_s]
+    unloaded, loaded = percentiles(unloaded_s), percentiles([answer.first_token_s for answer in high])
+    step_s = statistics.median(gaps) if gaps else None
+    bound_s = None if step_s is None else unloaded[90] + 2 * step_s
+    holds = None if bound_s is None or len(high) < MIN_TO_TELL else loaded[90] <= bound_s
+    return {"about": about, "unloaded_first_token_s": unloaded, "loaded_first_token_s": loaded, "loaded_step_s": step_s,
+            "bound_s": bound_s, "holds": holds, "num_low": len(low),
+            "num_low_finished": sum(not answer.failure for answer in low),
+            "failures": sorted({answer.failure for answer in answers if answer.failure})}
+
+
+def format_overload(found: Mapping[str, Any]) -> str:
+    """Say whether high-priority requests are served as if there were no low-priority requests."""
+    def ms(seconds: float | None) -> str:
+        return "unknown" if seconds is None else f"{seconds * 1000:.0f} ms"
+
+    told = {True: "met", False: "NOT MET", None: "too few requests to tell"}[found["holds"]]
+    return "\n".join([
+        f"{found['about']}",
+        f"high, unloaded: first token p90 {ms(found['unloaded_first_token_s'][90])}",
+        f"loaded step:    {ms(found['loaded_step_s'])}, the median between tokens",
+        f"high, loaded:   first token p90 {ms(found['loaded_first_token_s'][90])}",
+        f"target:         {ms(found['bound_s'])}, unloaded time plus two steps: {told}",
+        f"low:            {found['num_low_finished']} of {found['num_low']} finished",
+        *[f"failures: {', '.join(found['failures'])}"] * bool(found["failures"])])

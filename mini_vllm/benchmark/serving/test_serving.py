@@ -8,11 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from mini_vllm.benchmark.serving import overload, report
-from mini_vllm.benchmark.serving.answers import Answer, Load, read_answer
-from mini_vllm.benchmark.serving.arms import Arms, _Lost
-from mini_vllm.benchmark.serving.client import Client, Received
-from mini_vllm.benchmark.serving.goodput import MAX_BAD_RUNS, STEP, Goodput, GoodputSearch
+from mini_vllm.benchmark.serving import client as client_module
+from mini_vllm.benchmark.serving.client import Answer, Client, Load, read_answer
+from mini_vllm.benchmark.serving.command import STEP, Bench, format_loads, format_overload, search_rates, summarise
 from mini_vllm.benchmark.serving.traffic import TRAFFICS, Call, Words, single_token_words
 from mini_vllm.cli import main
 
@@ -54,9 +52,8 @@ def test_prompts_have_the_tokens_that_are_said_and_share_what_they_are_to_share(
 # ---- answers
 
 
-def received(*pieces, due_s=10.0, closed=True, call=None):
-    call = call or Call(0.0, " a", 1, 3)
-    return Received(call, due_s, due_s, [(at_s, data.encode()) for at_s, data in pieces], closed)
+def read(*pieces):
+    return read_answer(Call(0.0, " a", 1, 3), 10.0, 10.1, [(at_s, data.encode()) for at_s, data in pieces])
 
 
 def event(text="", usage=None):
@@ -68,19 +65,19 @@ USAGE = {"completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 7}}
 
 
 def test_the_first_token_is_the_first_text_and_a_token_takes_the_mean_of_the_rest():
-    answer = read_answer(received((10.1, HEAD + ": keepalive 1/2\n\n"), (10.2, event("")), (10.4, event(" one")),
-                                  (10.5, "1a\r\n" + event(" two") + "\r\n"), (11.0, event(" three four")),
-                                  (11.2, event(None, USAGE) + "data: [DONE]\n\n")))
+    answer = read((10.1, HEAD + ": keepalive 1/2\n\n"), (10.2, event("")), (10.4, event(" one")),
+                  (10.5, "1a\r\n" + event(" two") + "\r\n"), (11.0, event(" three four")),
+                  (11.2, event(None, USAGE) + "data: [DONE]\n\n"))
     assert not answer.failure and answer.text == " one two three four"
     assert (answer.num_tokens, answer.num_cached_tokens) == (4, 7)
     assert answer.first_token_s == pytest.approx(0.4) and answer.total_s == pytest.approx(1.0)
     assert answer.token_s == pytest.approx(0.2), "0.6 s for the three tokens after the first"
-    assert answer.gaps_s == pytest.approx([0.1, 0.5])
+    assert answer.late_s == pytest.approx(0.1)
 
 
 def test_an_event_that_comes_in_two_pieces_came_with_the_second():
     whole = event(" one")
-    answer = read_answer(received((10.1, HEAD + whole[:20]), (10.3, whole[20:]), (10.4, "data: [DONE]\n\n")))
+    answer = read((10.1, HEAD + whole[:20]), (10.3, whole[20:]), (10.4, "data: [DONE]\n\n"))
     assert answer.first_token_s == pytest.approx(0.3) and answer.text == " one"
 
 
@@ -88,13 +85,13 @@ def test_an_event_that_comes_in_two_pieces_came_with_the_second():
     ([], "no answer"), ([(10.1, "HTTP/1.1 429 Too Many Requests\r\n\r\n{}")], "HTTP/1.1 429 Too Many Requests"),
     ([(10.1, HEAD + event(" one"))], "cut off"), ([(10.1, HEAD + "data: [DONE]\n\n")], "cut off")])
 def test_an_answer_that_is_not_whole_is_a_failure_and_never_good(pieces, failure):
-    answer = read_answer(received(*pieces))
+    answer = read(*pieces)
     assert answer.failure == failure and not answer.is_good
 
 
 def answer(first_s=0.5, token_s=0.1, num_tokens=11, failure="", priority="normal", due_s=0.0):
     times = tuple(due_s + first_s + i * token_s for i in range(num_tokens))
-    return Answer(priority, due_s, failure, "x", num_tokens, 0, times)
+    return Answer(priority, due_s, 0.0, failure, "x", num_tokens, 2, times)
 
 
 def test_good_is_a_first_token_within_a_second_and_then_one_every_150_ms():
@@ -103,25 +100,14 @@ def test_good_is_a_first_token_within_a_second_and_then_one_every_150_ms():
     assert answer(num_tokens=1).is_good and not answer(failure="cut off").is_good
 
 
-def test_a_load_counts_what_never_came_as_bad_and_its_percentiles_are_of_whole_answers():
+def test_a_load_is_good_if_nine_in_ten_answers_are_and_its_percentiles_are_of_whole_answers():
     answers = [answer(first_s=i / 10) for i in range(1, 11)] + [answer(failure="cut off")]
-    load = Load(4.0, 20, answers, 10.0)
-    assert load.good_share == 10 / 20 and not load.is_good
-    assert Load(4.0, 11, answers, 10.0).is_good
-    found = load.percentiles()["first_token_s"]
-    assert [found[p] for p in (50, 90, 99)] == pytest.approx([0.5, 0.9, 1.0])
-    assert load.tokens_per_s == 11.0
-    assert load.to_dict()["failures"] == {"cut off": 1}
-    assert Load(4.0, 1, [], 1.0).percentiles() == {}
-
-
-def test_a_run_is_lost_when_more_than_a_tenth_is_bad_for_sure(monkeypatch):
-    now_s = 100.0
-    monkeypatch.setattr("mini_vllm.benchmark.serving.arms.time.perf_counter", lambda: now_s)
-    good = received((99.2, HEAD + event(" one") + "data: [DONE]\n\n"), due_s=99.0)
-    under_way = received(due_s=98.6, closed=False)  # 3 tokens: it may take 1.45 s
-    late, refused = received(due_s=98.5, closed=False), received((99.9, "HTTP/1.1 429 No\r\n\r\n"))
-    assert not _Lost(20)([good, under_way, late, refused]) and _Lost(19)([good, under_way, late, refused])
+    load = Load(4.0, answers, 10.0)
+    assert load.good_share == 10 / 11 and load.is_good and not Load(4.0, answers[2:], 10.0).is_good
+    found = load.to_dict()
+    assert [found["first_token_s"][p] for p in (50, 90, 99)] == pytest.approx([0.5, 0.9, 1.0])
+    assert (found["tokens_per_s"], found["failures"], found["cached_tokens"]) == (11.0, {"cut off": 1}, 20)
+    assert "first_token_s" not in Load(4.0, answers[-1:], 1.0).to_dict()
 
 
 # ---- goodput
@@ -129,11 +115,16 @@ def test_a_run_is_lost_when_more_than_a_tenth_is_bad_for_sure(monkeypatch):
 
 def search(capacity, first_rate=4.0, noise=0.0, seed=0):
     """Search for the goodput of a server that is good up to its capacity; with ``noise``, a good run may appear bad."""
-    found, rng, tries = GoodputSearch(first_rate), random.Random(seed), []
-    while (rate := found.next_rate) is not None:
+    rates, rng, tries, best = search_rates(first_rate), random.Random(seed), [], 0.0
+    rate = next(rates)
+    while True:
         tries.append(rate)
-        found.note(rate <= capacity and rng.random() >= noise)
-    return found.goodput, tries
+        is_good = rate <= capacity and rng.random() >= noise
+        best = rate if is_good else best
+        try:
+            rate = rates.send(is_good)
+        except StopIteration:
+            return best, tries
 
 
 @pytest.mark.parametrize("capacity", [0.05, 0.5, 3.9, 4.0, 4.1, 7.0, 33.3, 400.0])
@@ -146,57 +137,35 @@ def test_the_search_finds_the_highest_good_rate_within_a_tenth_in_few_runs(capac
 def test_one_bad_run_does_not_decide():
     results = {search(20.0, noise=0.1, seed=seed)[0] for seed in range(20)}
     assert all(goodput <= 20.0 for goodput in results) and sum(g * STEP > 20.0 for g in results) >= len(results) / 2
-    found = GoodputSearch(4.0)
-    for _ in range(MAX_BAD_RUNS - 1):
-        found.note(False)
-    assert found.next_rate == 4.0 and found.num_runs_here == MAX_BAD_RUNS - 1
+    rates = search_rates(4.0)
+    assert next(rates) == rates.send(False) == 4.0 > rates.send(False)
 
 
 def test_a_server_that_is_never_good_or_always_ends_the_search():
     assert search(0.0)[0] == 0.0
     assert search(1e9)[0] > 1000
-    with pytest.raises(ValueError, match="first_rate is 0"):
-        GoodputSearch(0)
 
 
-def test_a_queue_of_one_has_the_goodput_that_its_service_time_allows():
-    """Simulate a server that takes one request at a time, 0.1 s each.
+def test_the_goodputs_of_two_servers_are_searched_in_turns_and_compared(monkeypatch, capsys):
+    """The servers are good up to 5 and 2 requests per second. Each run has other texts, the same for both servers."""
+    bench = Bench([SimpleNamespace(name=name, process_id=1) for name in ("mini_vllm", "mlx-lm")], WORDS, num_calls=4)
+    ran = []
 
-    A request that waits for more than a second is late.
-    """
-    def run(rate):
-        calls, free_s, answers = TRAFFICS["short"].calls(Words(WORDS, f"{rate}"), 300, rate), 0.0, []
-        for call in calls:
-            free_s = max(free_s, call.at_s) + 0.1
-            answers.append(answer(first_s=free_s - call.at_s, token_s=0.0))
-        return Load(rate, len(calls), answers, 1.0)
+    def run(server, calls, rate, must_be_good):
+        assert must_be_good
+        ran.append((server.name, calls[0].prompt))
+        is_good = rate <= {"mini_vllm": 5.0, "mlx-lm": 2.0}[server.name]
+        return Load(rate, [answer(first_s=0.1 if is_good else 2.0)] * 4, 1.0)
 
-    found = GoodputSearch(1.0)
-    while (rate := found.next_rate) is not None:
-        found.note(run(rate).is_good)
-    assert 6.0 < found.goodput < 11.0, "it serves 10 a second; near that, queues grow"
-
-
-def test_a_bad_run_counts_only_if_the_host_left_the_machine_alone(monkeypatch):
-    """Repeat three bad runs in which the host took half of the machine; no good run is repeated."""
-    arms = Arms([SimpleNamespace(name="mini_vllm")], WORDS, num_calls=4)
-    stolen, told, seeds = iter([0.5, 0.5, 0.5]), [], []
-
-    def run(server, calls, rate, may_be_lost):
-        seeds.append([call.prompt for call in calls])
-        share = next(stolen, 0.0)
-        is_good = share == 0 and rate <= 5.0
-        return Load(rate, 4, [answer(first_s=0.1 if is_good else 2.0)] * 4, 1.0, stolen_share=share)
-
-    monkeypatch.setattr(arms, "run", run)
-    monkeypatch.setattr(arms, "_wait_for_quiet", lambda: None)
-    found = arms.goodputs(TRAFFICS["short"], 4.0, lambda name, load: told.append(report.format_try(name, load)))
-    assert 5.0 / STEP < found["mini_vllm"].requests_per_s <= 5.0
-    assert [line.endswith("the host took 50% of the CPU time") for line in told[:4]] == [True, True, True, False]
-    assert seeds[0] == seeds[1] == seeds[2] == seeds[3]
-    arms._patience_s = 0.0
-    stolen = iter([0.5, 0.5])
-    assert arms.goodputs(TRAFFICS["short"], 4.0, lambda *_: None)["mini_vllm"].requests_per_s < 4.0, "at last it counts"
+    monkeypatch.setattr(bench, "run", run)
+    found = bench.goodput(TRAFFICS["short"], 4.0)
+    ours, theirs = (found["goodput"][name]["requests_per_s"] for name in ("mini_vllm", "mlx-lm"))
+    assert 5.0 / STEP < ours <= 5.0 and 2.0 / STEP < theirs <= 2.0
+    assert found["ratios"] == {"mlx-lm": pytest.approx(ours / theirs)} and found["noise"]["num_cores"] > 0
+    assert found["goodput"]["mini_vllm"]["tokens_per_s"] == 44.0
+    assert [name for name, _ in ran[:6]] == ["mini_vllm", "mlx-lm"] * 3
+    assert ran[1][1] != ran[3][1], "the same rate again has other texts"
+    assert f"mini_vllm against mlx-lm: {ours / theirs:.2f}x" in capsys.readouterr().out
 
 
 # ---- overload
@@ -206,31 +175,28 @@ def test_the_promise_is_checked_on_p90_and_the_step_is_the_median_gap_of_low_one
     high = [answer(first_s=0.1 + 0.001 * i, priority="high", due_s=5.0 + i, num_tokens=2) for i in range(10)]
     low = [answer(first_s=1.0, token_s=0.04, num_tokens=500, priority="low"),
            answer(priority="low", failure="cut off")]
-    found = overload.summarise("made up", [0.05] * 10, [*high, *low])
-    assert found.step_s == pytest.approx(0.04) and found.bound_s == pytest.approx(0.13) and found.holds
-    assert (found.num_low, found.num_low_finished, found.failures) == (2, 1, ("cut off",))
-    assert "two steps: met" in report.format_overload(found) and "1 of 2 finished" in report.format_overload(found)
+    found = summarise("made up", [0.05] * 10, [*high, *low])
+    assert found["loaded_step_s"] == pytest.approx(0.04) and found["bound_s"] == pytest.approx(0.13) and found["holds"]
+    assert (found["num_low"], found["num_low_finished"], found["failures"]) == (2, 1, ["cut off"])
+    assert "two steps: met" in format_overload(found) and "1 of 2 finished" in format_overload(found)
     slow = [answer(first_s=0.2, priority="high", due_s=5.0, num_tokens=2)] * 2
-    too_slow = overload.summarise("made up", [0.05] * 10, [*high, *slow, *low])
-    assert "NOT MET" in report.format_overload(too_slow)
-    few = overload.summarise("made up", [0.05] * 10, high[:3])
-    assert few.step_s is few.holds is None
-    assert "unknown, unloaded time plus two steps: too few" in report.format_overload(few)
+    assert "NOT MET" in format_overload(summarise("made up", [0.05] * 10, [*high, *slow, *low]))
+    few = summarise("made up", [0.05] * 10, high[:3])
+    assert few["loaded_step_s"] is few["holds"] is None
+    assert "unknown, unloaded time plus two steps: too few" in format_overload(few)
     with pytest.raises(ValueError, match="no high-priority request was answered"):
-        overload.summarise("made up", [0.05], low)
+        summarise("made up", [0.05], low)
 
 
 # ---- the output
 
 
-def test_tables_fit_into_60_columns_and_say_what_failed():
-    loads = {"mini_vllm": Load(4.0, 2, [answer(), answer(failure="cut off")], 10.0), "mlx-lm": Load(4.0, 2, [], 10.0)}
-    text = report.format_loads(loads)
-    assert max(map(len, text.splitlines())) <= 60 and "mlx-lm     no answer" in text
-    slow = report.format_loads({"mini_vllm": Load(4.0, 1, [answer(first_s=123.456, token_s=9.8765)], 10.0)})
-    assert max(map(len, slow.splitlines())) <= 60 and " 123  123  123  9876 9876 9876" in slow.replace("9877", "9876")
-    assert report.ratios({"mini_vllm": Goodput(6.0), "mlx-lm": Goodput(2.0)}) == {"mlx-lm": 3.0}
-    assert report.ratios({"mini_vllm": Goodput(6.0), "mlx-lm": Goodput()}) == {}
+def test_a_table_of_loads_shows_every_server():
+    loads = {"mini_vllm": Load(4.0, [answer(), answer(failure="cut off")], 10.0),
+             "mlx-lm": Load(4.0, [answer(failure="no answer")], 10.0)}
+    _, ours, theirs = format_loads(loads).splitlines()
+    assert ours.split() == ["mini_vllm", "0.50", "0.50", "0.50", "100", "100", "50%", "1.1", "2", "1"]
+    assert theirs.split() == ["mlx-lm", *"-----", "0%", "0.0", "0", "1"]
 
 
 # ---- the client, and everything together
@@ -267,22 +233,23 @@ def test_the_client_sends_each_call_when_it_is_due_and_reads_whole_answers():
     calls = [Call(i * 0.02, f" prompt {i}", 2, 1, "high") for i in range(5)]
     server = EchoServer()
     got = asyncio.run(server.use(lambda client: client.send_all(calls)))
-    assert [each.call for each in got] == calls
-    assert all(read_answer(each).text == "echo" and each.is_closed for each in got)
-    assert all(0 <= each.sent_s - each.due_s < 0.5 for each in got)
+    assert [body["prompt"] for body in server.bodies] == [call.prompt for call in calls]
+    assert all(each.text == "echo" and not each.failure and 0 <= each.late_s < 0.5 for each in got)
+    assert got[4].due_s - got[0].due_s == pytest.approx(0.08)
     assert {body["priority"] for body in server.bodies} == {"high"} and server.bodies[0]["temperature"] == 0
 
 
-def test_a_lost_run_is_broken_off_and_the_connections_are_closed():
-    calls = [Call(0.0, " hang", 1, 1), Call(0.0, " go", 1, 1), Call(60.0, " later", 1, 1)]
+def test_a_call_that_cannot_be_good_any_more_is_cancelled_and_its_connection_is_closed(monkeypatch):
+    monkeypatch.setattr(client_module, "MAX_FIRST_TOKEN_S", 0.05)
     server = EchoServer()
-    got = asyncio.run(server.use(lambda client: client.send_all(calls, lambda received: len(received) == 2)))
-    assert sorted(read_answer(each).failure for each in got) == ["", "cut off"] and server.num_left == 1
+    got = asyncio.run(server.use(lambda client: client.send_all([Call(0.0, " hang", 1, 1), Call(0.0, " go", 1, 1)],
+                                                                must_be_good=True)))
+    assert [each.failure for each in got] == ["cut off", ""] and server.num_left == 1
 
 
 def test_a_server_that_is_not_there_is_a_failure():
-    got = asyncio.run(Client(1, "nobody").send(Call(0.0, " a", 1, 1)))
-    assert read_answer(got).failure == "no answer"
+    (got,) = asyncio.run(Client(1, "nobody").send_all([Call(0.0, " a", 1, 1)]))
+    assert got.failure == "no answer"
 
 
 @pytest.mark.parametrize("words, complaint", [(["--rate", "0"], "--rate is 0, must be above 0"),

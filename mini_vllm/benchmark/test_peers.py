@@ -55,7 +55,7 @@ class LLMEngine:
 @pytest.fixture
 def serve(tmp_path, shallow, monkeypatch):
     """Return a function that runs ``bench throughput`` with a Python in which that text is the module vllm."""
-    monkeypatch.setattr("mini_vllm.benchmark.peers.process.PAUSE_S", 0)
+    monkeypatch.setattr("mini_vllm.benchmark.peers.PAUSE_S", 0)
     (tmp_path / "vllm").mkdir()
     (tmp_path / "torch.py").write_text("__version__ = '0.2'")
     (tmp_path / "vllm/sampling_params.py").write_text("class RequestOutputKind:\n    DELTA = 'delta'")
