@@ -116,7 +116,7 @@ browser: $(INSTALLED)
 
 # Run the tests that see the device on a pretended Metal and a pretended CUDA device; see the plugin. It takes minutes.
 DEVICES = metal cuda
-DEVICE_SUITES = mini_vllm/fast mini_vllm/gpu mini_vllm/plan mini_vllm/benchmark/gpu mini_vllm/benchmark/test_speculation.py \
+DEVICE_SUITES = mini_vllm/fast mini_vllm/gpu mini_vllm/benchmark/gpu mini_vllm/benchmark/test_speculation.py \
 	mini_vllm/test_backend.py mini_vllm/test_attention.py mini_vllm/test_engine.py mini_vllm/models/test_network.py \
 	mini_vllm/models/test_checkpoints.py mini_vllm/models/test_tiny_tales.py mini_vllm/cli/test_advice.py \
 	mini_vllm/cli/test_chat.py mini_vllm/cli/test_cli.py mini_vllm/tests/test_parameters.py

@@ -1,4 +1,4 @@
-"""``mini-vllm demo | generate | chat | serve | bench | plan | trace | pull | doctor``: the engine from a terminal.
+"""``mini-vllm demo | generate | chat | serve | bench | trace | pull | doctor``: the engine from a terminal.
 
 A command is imported when it runs: ``mini-vllm --help`` loads neither MLX nor numpy.
 """
@@ -15,12 +15,12 @@ from mini_vllm import __version__, demo
 from mini_vllm.arguments import parse_arguments
 from mini_vllm.benchmark.workloads import WORKLOADS
 from mini_vllm.checks import nearest
-from mini_vllm.cli import options, plan, sampling_options
+from mini_vllm.cli import options, sampling_options
 from mini_vllm.cli.exit_status import BAD_ARGUMENTS, INTERRUPTED
 from mini_vllm.models.catalogue import KNOWN, SHIPPED, PullError
 from mini_vllm.terminal import run_command
 
-COMMANDS = ("demo", "generate", "chat", "serve", "bench", "plan", "trace", "pull", "doctor")
+COMMANDS = ("demo", "generate", "chat", "serve", "bench", "trace", "pull", "doctor")
 #: The end of the help text.
 EXAMPLES = """\
 try first:
@@ -139,12 +139,6 @@ def make_parser() -> argparse.ArgumentParser:
         "batch size. With --draft MODEL also with mlx-lm's speculative generation, for one request.")
     options.add_bench_speculation_options(speculation)
     speculation.set_defaults(run=_bench_speculation, parser=speculation)
-
-    planned = commands.add_parser("plan", help="how many machines a workload needs",
-                                  description="Print the arithmetic of a workload: memory, the time of a step, tokens "
-                                  "per second and replicas. Every line shows its formula; see docs/scaling.md.")
-    plan.add_options(planned)
-    planned.set_defaults(run=plan.run_plan, parser=planned)
 
     trace = commands.add_parser("trace", help="draw a recorded run",
                                 description="Draw a trace: what each request did in each step, how long the steps "

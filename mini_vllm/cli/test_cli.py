@@ -200,7 +200,7 @@ def test_every_command_is_known_by_its_name():
 
 @pytest.mark.parametrize("typed, told", [
     ("generat", "did you mean `mini-vllm generate`?"), ("Chat", "did you mean `mini-vllm chat`?"),
-    ("zzz", "the commands are demo, generate, chat, serve, bench, plan, trace, pull, doctor"),
+    ("zzz", "the commands are demo, generate, chat, serve, bench, trace, pull, doctor"),
 ])
 def test_a_misspelt_command_gets_the_nearest(capsys, typed, told):
     assert main([typed, "--model", "x"]) == 2
