@@ -237,7 +237,7 @@ $(LOWEST)/.installed: pyproject.toml
 	@$(PYTHON) -m venv $(LOWEST)
 	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
 	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --system-certs --resolution lowest-direct \
-		-e ".[test,course,serve,bench,structured,png,hub,fast-cpu]"
+		-e ".[test,course,cli,serve,bench,structured,png,hub,fast-cpu]"
 	@touch $@
 
 # Open the tour in Jupyter. The committed outputs were made here, so they are trusted: pictures show before anything runs.
@@ -269,7 +269,7 @@ $(ENGINE_INSTALLED): pyproject.toml
 		{ echo "Python 3.10 or newer is needed, but $(PYTHON) is `$(PYTHON) --version 2>&1`. Try: make PYTHON=python3.12"; exit 1; }
 	@echo "Installing into .venv: MLX, numpy, pytest, FastAPI and, on Linux, a fast BLAS. Up to 350 MB to fetch, once; a minute or two."
 	@$(PYTHON) -m venv .venv
-	@$(PIP) -e ".[course,serve,fast-cpu]"
+	@$(PIP) -e ".[course,cli,serve,fast-cpu]"
 	@touch $@
 
 # pip would compile everything, which takes half of the time, and most of it is never imported. Compile here, once, what

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1]
 
 #: The units of the package, bottom up. A unit is a module directly in the package, or a folder.
 LAYERS = (
-    "checks", "arguments", "extras", "terminal", "typewriter", "backend", "structured", "request", "request_queue",
+    "checks", "arguments", "extras", "terminal", "backend", "structured", "request", "request_queue",
     "block_pool", "caching", "prefix_tree", "kv_cache", "scheduler", "priority_preemption", "stopping", "attention",
     "fast", "models", "sampling", "sampler", "model_runner", "native", "gpu", "speculation", "sequences", "trace",
     "pictures", "engine_config", "parts", "lookahead", "engine_room", "recovery", "engine", "simulation", "beams",
