@@ -116,7 +116,7 @@ browser: $(INSTALLED)
 
 # Run the tests that see the device on a pretended Metal and a pretended CUDA device; see the plugin. It takes minutes.
 DEVICES = metal cuda
-DEVICE_SUITES = mini_vllm/fast mini_vllm/gpu mini_vllm/plan mini_vllm/benchmark/gpu mini_vllm/benchmark/test_speculation.py \
+DEVICE_SUITES = mini_vllm/fast mini_vllm/gpu mini_vllm/benchmark/gpu mini_vllm/benchmark/test_speculation.py \
 	mini_vllm/test_backend.py mini_vllm/test_attention.py mini_vllm/test_engine.py mini_vllm/models/test_network.py \
 	mini_vllm/models/test_checkpoints.py mini_vllm/models/test_tiny_tales.py mini_vllm/cli/test_advice.py \
 	mini_vllm/cli/test_chat.py mini_vllm/cli/test_cli.py mini_vllm/tests/test_parameters.py
@@ -237,7 +237,7 @@ $(LOWEST)/.installed: pyproject.toml
 	@$(PYTHON) -m venv $(LOWEST)
 	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
 	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --system-certs --resolution lowest-direct \
-		-e ".[test,course,serve,bench,structured,png,hub,fast-cpu]"
+		-e ".[test,course,cli,serve,bench,structured,png,hub,fast-cpu]"
 	@touch $@
 
 # Open the tour in Jupyter. The committed outputs were made here, so they are trusted: pictures show before anything runs.
@@ -269,7 +269,7 @@ $(ENGINE_INSTALLED): pyproject.toml
 		{ echo "Python 3.10 or newer is needed, but $(PYTHON) is `$(PYTHON) --version 2>&1`. Try: make PYTHON=python3.12"; exit 1; }
 	@echo "Installing into .venv: MLX, numpy, pytest, FastAPI and, on Linux, a fast BLAS. Up to 350 MB to fetch, once; a minute or two."
 	@$(PYTHON) -m venv .venv
-	@$(PIP) -e ".[course,serve,fast-cpu]"
+	@$(PIP) -e ".[course,cli,serve,fast-cpu]"
 	@touch $@
 
 # pip would compile everything, which takes half of the time, and most of it is never imported. Compile here, once, what

@@ -8,6 +8,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+try:
+    import rich  # noqa: F401
+except ModuleNotFoundError:
+    from mini_vllm.extras import install_line
+    sys.exit(f"course: rich is missing: {install_line('course')}")
+
 from course.commands import Course
 from course.core.child_process import ending_on_signals
 from course.grading.class_run.options import add_options

@@ -25,7 +25,7 @@ from ray import serve
 from ray.serve.schema import LoggingConfig
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mini_vllm.cli.loading import short_name
+from mini_vllm.cli.messages import short_name
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.server.app import make_app
 from mini_vllm.server.models.model_registry import ModelShelf

@@ -1,8 +1,7 @@
-"""Options that all commands share: the model, results as JSON, and the usage that a wrong option prints.
+"""Options that all commands share: settings, the model, results as JSON, and the usage that a wrong option prints.
 
     --json              print the result as JSON, and everything else on standard error
     --output FILE       write the result to a file
-    --json=FILE         the older spelling of --output FILE; ``--json FILE`` is rejected
     MODEL, --model NAME the model, as a positional argument or as an option
     --quick             only a smoke test
     --arm NAME          what is measured
@@ -13,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from mini_vllm.checks import nearest
 
 #: With the newest token, 8 tokens per request: as many as attention handles together (``MAX_SPLIT_QUERIES``).
 NUM_SPECULATIVE_TOKENS = 7
+#: The type of a field → arguments of ``add_argument``.
+_KINDS: dict[str, dict[str, Any]] = {"int": {"type": int, "metavar": "N"}, "float": {"type": float, "metavar": "X"}}
 QUICK = "quick: only a smoke test; these numbers mean nothing"
 
 
@@ -37,8 +39,6 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
         guesses = [f"{word} (did you mean {near}?)" if (near := _nearest_option(chosen, word)) else word
                    for word in unknown]
         chosen.error(f"unrecognized arguments: {' '.join(guesses)}")
-    if isinstance(getattr(arguments, "json", None), str):
-        _take_json_file(chosen, arguments, argv)
     if hasattr(arguments, "model_option"):
         _take_model_option(chosen, arguments)
     return arguments
@@ -52,19 +52,42 @@ def _nearest_option(parser: argparse.ArgumentParser, word: str) -> str | None:
     return f"--{near}" if near else None
 
 
-def _take_json_file(parser: argparse.ArgumentParser, arguments: argparse.Namespace, argv: Sequence[str]) -> None:
-    """Treat ``--json=FILE`` as ``--output FILE``."""
-    if f"--json={arguments.json}" not in argv:
-        parser.error(f"--json takes no file: it prints JSON. To write {arguments.json}: --output {arguments.json}")
-    if arguments.output is not None:
-        parser.error(f"--output {arguments.output} and --json={arguments.json} both name a file")
-    arguments.output, arguments.json = Path(arguments.json), False
-
-
 def _take_model_option(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if arguments.model is not None and arguments.model_option is not None:
         parser.error(f"two models are given, {arguments.model} and --model {arguments.model_option}: give only one")
     arguments.model = arguments.model or arguments.model_option or arguments.default_model
+
+
+def add_field_options(parser: argparse._ActionsContainer, settings: type, names: Sequence[str],
+                      how: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    """Add an option for each of these fields of a dataclass, which ``checks.setting`` declared.
+
+    The option's value is None if it is not given; see ``given_fields``. ``how`` has arguments of ``add_argument`` for
+    fields that are neither a flag nor one number or text, and ``shown``, the default that the help shows.
+    """
+    declared = {field.name: field for field in fields(settings)}
+    for name in names:
+        field, kind = declared[name], str(declared[name].type).removesuffix(" | None")
+        options: dict[str, Any] = {"metavar": "TEXT", "shown": field.default, **_KINDS.get(kind, {})}
+        if kind == "bool":
+            options = {"action": "store_const", "const": not field.default}
+        options.update((how or {}).get(name, {}))
+        about, shown = field.metadata["help"], options.pop("shown", None)
+        if options.get("action") == "append":
+            about += "; may be given several times"
+        if shown not in (None, ()):
+            about += f" (default: {shown})"
+        parser.add_argument(option_of(field), dest=name, help=about, **options)
+
+
+def option_of(field: Field[Any]) -> str:
+    return field.metadata["option"] or f"--{field.name.replace('_', '-')}"
+
+
+def given_fields(arguments: argparse.Namespace, settings: type) -> dict[str, Any]:
+    """Return the fields of ``settings`` that the command line sets."""
+    return {field.name: value for field in fields(settings)
+            if (value := getattr(arguments, field.name, None)) is not None}
 
 
 def add_model_options(parser: argparse.ArgumentParser, default: str, about: str, *aliases: str,
@@ -77,7 +100,7 @@ def add_model_options(parser: argparse.ArgumentParser, default: str, about: str,
 
 
 def add_result_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", nargs="?", const=True, default=False, metavar="",
+    parser.add_argument("--json", action="store_true",
                         help="print the results as JSON, and the tables on standard error")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the results to a file, as JSON")
 

@@ -1,7 +1,8 @@
 """Checks of arguments. Each returns the value in its proper type, or raises ValueError with the argument's name, its
 value and the bound: ``top_k is -2, must be a whole number, at least -1``.
 
-numpy's numbers are accepted as numbers; True and False are not.
+numpy's numbers are accepted as numbers; True and False are not. A dataclass of settings declares its fields with
+``setting`` and checks them with ``check_fields``; the command line makes its options of the same fields.
 """
 
 from __future__ import annotations
@@ -11,29 +12,28 @@ import math
 import numbers
 import os
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, fields
 from pathlib import Path
-from typing import SupportsFloat, TypeGuard, TypeVar
+from typing import Any, SupportsFloat, TypeGuard, TypeVar
 
 T = TypeVar("T")
 
 
-def whole_number(name: str, value: object, at_least: int | None = None, at_most: int | None = None) -> int:
+def whole_number(name: str, value: object, at_least: int | None = None, at_most: int | None = None,
+                 kind: str = "a whole number") -> int:
     """Return ``value`` as an int. Raise ValueError unless it is a whole number within its bounds."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         number = int(value)
         if (at_least is None or number >= at_least) and (at_most is None or number <= at_most):
             return number
-    raise refusal(name, value, "a whole number" + _range(at_least, at_most))
+    raise refusal(name, value, kind + _range(at_least, at_most))
 
 
 def whole_number_or_none(name: str, value: object, at_least: int | None = None,
                          at_most: int | None = None) -> int | None:
     """Check an optional whole number: like ``whole_number``, but None is allowed."""
-    try:
-        return None if value is None else whole_number(name, value, at_least, at_most)
-    except ValueError:
-        raise refusal(name, value, "None or a whole number" + _range(at_least, at_most)) from None
+    return None if value is None else whole_number(name, value, at_least, at_most, "None or a whole number")
 
 
 def real_number(name: str, value: object, at_least: float | None = None, at_most: float | None = None, *,
@@ -108,7 +108,8 @@ def token_ids(name: str, value: object, vocab_size: int | None = None) -> list[i
 def an_instance(name: str, value: object, *kinds: type[T]) -> T:
     """Return ``value`` if it is an instance of one of ``kinds`` or of a subclass."""
     if not isinstance(value, kinds):
-        raise refusal(name, value, " or ".join(f"{_article(kind.__name__)} {kind.__name__}" for kind in kinds))
+        raise refusal(name, value, " or ".join(f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
+                                               for kind in kinds))
     return value
 
 
@@ -117,10 +118,6 @@ def one_of(name: str, value: object, allowed: Sequence[str]) -> str:
     if isinstance(value, str) and value in allowed:
         return value
     raise refusal(name, value, f"{', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}")
-
-
-def _article(noun: str) -> str:
-    return "an" if noun[0] in "AEIOUaeiou" else "a"
 
 
 def one_each(name: str, values: object, kind: type[T], num_wanted: int, of_what: str) -> list[T]:
@@ -168,16 +165,35 @@ def _range(at_least: float | None, at_most: float | None) -> str:
     return f", at least {at_least}" if at_least is not None else f", at most {at_most}" if at_most is not None else ""
 
 
-def is_hashable(values: Iterable[object]) -> bool:
-    try:
-        hash(tuple(values))
-    except TypeError:
-        return False
-    return True
-
-
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     """Return the known word most similar to ``word``, ignoring case, for a "did you mean"; None if none is similar."""
     by_lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[close[0]] if close else None
+
+
+# ---- the fields of a dataclass of settings
+
+#: The annotation of a field → its check.
+_CHECKS: Mapping[Any, Callable[..., object]] = {
+    "int": whole_number, "int | None": whole_number_or_none, "float": real_number, "bool": flag,
+    "bool | None": flag_or_none}
+
+
+def setting(default: T, help: str = "", check: Callable[[str, Any], object] | None = None, option: str | None = None,
+            **bounds: float) -> T:
+    """Declare a field of a dataclass: its default, its check, and its option on the command line.
+
+    Without ``check`` the annotation decides how the field is checked: numbers within ``bounds``, flags, or not at all.
+    Without ``option`` the option has the field's name.
+    """
+    return field(default=default, metadata={"help": help, "check": check, "option": option, "bounds": bounds})
+
+
+def check_fields(settings: Any) -> None:
+    """Check every field of a frozen dataclass, and convert it to its proper type. Call this in ``__post_init__``."""
+    for each in fields(settings):
+        check = each.metadata.get("check") or _CHECKS.get(each.type)
+        if check is not None:
+            value = check(each.name, getattr(settings, each.name), **each.metadata.get("bounds", {}))
+            object.__setattr__(settings, each.name, value)

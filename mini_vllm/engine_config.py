@@ -8,16 +8,7 @@ from pathlib import Path
 
 from mini_vllm.backend import mx
 from mini_vllm.block_pool import BlockPool
-from mini_vllm.checks import (
-    an_instance,
-    flag,
-    flag_or_none,
-    one_of,
-    real_number,
-    refusal,
-    whole_number,
-    whole_number_or_none,
-)
+from mini_vllm.checks import an_instance, check_fields, one_of, refusal, setting
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
 from mini_vllm.model_runner import ModelRunner
@@ -37,29 +28,59 @@ NGRAM = "ngram"
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
+def parse_memory(memory: str | int) -> int:
+    """Convert a size to bytes: ``"512MB"`` → 512,000,000. Raise ValueError that names what cannot be read."""
+    bound = "a number of bytes, or a size such as '512MB' or '2GiB'"
+    if isinstance(memory, bool) or not isinstance(memory, (str, int)):
+        raise refusal("kv_memory", memory, bound)
+    text = str(memory).strip().upper().replace(" ", "")
+    number = text.rstrip("KMGIB")
+    unit = text[len(number):]
+    try:
+        value = float(number) * _UNITS[unit if unit != "B" else ""]
+    except (ValueError, KeyError):
+        raise ValueError(f"kv_memory is {memory!r}, must be {bound}") from None
+    if not 0 < value < 2**63:
+        raise ValueError(f"kv_memory is {memory!r}, must be more than 0 and less than 2 ** 63 bytes")
+    return int(value)
+
+
+def _checked_memory(name: str, memory: str | int) -> str | int:
+    parse_memory(memory)
+    return memory
+
+
+def _checked_name(name: str, value: object) -> object:
+    return an_instance(name, value, str, Path)
+
+
+def _checked_precision(name: str, value: object) -> str:
+    return one_of(name, value, PRECISIONS)
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """The settings of an engine. Memory is given as ``kv_memory`` ("512MB") or as a number of blocks."""
 
-    model: str | Path = DEFAULT_MODEL
-    block_size: int = DEFAULT_BLOCK_SIZE
-    kv_memory: str | int = "512MB"
+    model: str | Path = setting(DEFAULT_MODEL, check=_checked_name)
+    block_size: int = setting(DEFAULT_BLOCK_SIZE, at_least=1)
+    kv_memory: str | int = setting("512MB", check=_checked_memory)
     #: Blocks of the pool, including the null block. None: as many as ``kv_memory`` holds, or as can ever be used.
-    num_blocks: int | None = None
-    max_num_seqs: int = 64
+    num_blocks: int | None = setting(None, at_least=2)
+    max_num_seqs: int = setting(64, at_least=1)
     #: Tokens a step may compute. None: 256 on a CPU, where more is no faster and delays first tokens; else 2048.
-    max_num_batched_tokens: int | None = None
+    max_num_batched_tokens: int | None = setting(None, at_least=1)
     #: Most tokens that the only unfinished prompt gets in a step in which other requests decode. The limit shrinks as
     #: the prompt is computed: to half after 1024 tokens, and to no less than a quarter. None: on a CPU 96, so that such
     #: a step takes only a few times as long as without the prompt (with 16 decoding requests, 2 to 3 times); else what
     #: ``max_num_batched_tokens`` leaves.
-    max_num_chunk_tokens: int | None = None
+    max_num_chunk_tokens: int | None = setting(None, at_least=1)
     #: Maximum length of prompt and output together. None: the context length of the model.
-    max_model_len: int | None = None
+    max_model_len: int | None = setting(None, at_least=2)
     #: The fraction of the pool that admission leaves free for running requests to grow into.
-    watermark: float = WATERMARK
+    watermark: float = setting(WATERMARK, at_least=0, below=1)
     #: Priority levels that a waiting request gains per second.
-    aging_rate: float = DEFAULT_AGING_RATE
+    aging_rate: float = setting(DEFAULT_AGING_RATE, at_least=0)
     #: Whether a waiting request of better priority preempts a running one if seats or blocks are short: rule 10 of the
     #: scheduler. Off: it waits until a running request ends. A scheduler of your own that does not read its attribute
     #: ``preempt_for_priority`` leaves this out.
@@ -70,44 +91,24 @@ class EngineConfig:
     enable_lookahead: bool | None = None
     #: Tokens that may be guessed per request and step, and checked by the model in the same step; see ``speculation``.
     #: The outputs are the same. 0: none.
-    num_speculative_tokens: int = 0
+    num_speculative_tokens: int = setting(0, at_least=0)
     #: What guesses: "ngram" looks for the newest tokens in the request's own text (``EngineParts.drafter``). Otherwise
     #: the name of a model with the same vocabulary, which gets its own KV cache with as many blocks.
-    draft: str | Path = NGRAM
+    draft: str | Path = setting(NGRAM, check=_checked_name)
     #: Compute each step by one call of C, on a Linux CPU with a C compiler; see ``native``. None: unless the
     #: environment variable MINI_VLLM_NATIVE is 0.
     native: bool | None = None
     #: What the step in C rounds. "exact": nothing, products are float32. "fast": it multiplies by AMX, which splits a
     #: number into two of 16 bits, where a processor has it, and keeps keys and values in 16 bits. "fast-products" and
     #: "fast-cache" do one of the two.
-    precision: str = EXACT
+    precision: str = setting(EXACT, check=_checked_precision)
 
     def __post_init__(self) -> None:
         """Check every field, then the fields that depend on each other. The engine checks what depends on the model."""
-        checked: dict[str, object] = {
-            "model": an_instance("model", self.model, str, Path),
-            "block_size": whole_number("block_size", self.block_size, 1),
-            "num_blocks": whole_number_or_none("num_blocks", self.num_blocks, 2),
-            "max_num_seqs": whole_number("max_num_seqs", self.max_num_seqs, 1),
-            "max_num_batched_tokens": whole_number_or_none("max_num_batched_tokens", self.max_num_batched_tokens, 1),
-            "max_num_chunk_tokens": whole_number_or_none("max_num_chunk_tokens", self.max_num_chunk_tokens, 1),
-            "max_model_len": whole_number_or_none("max_model_len", self.max_model_len, 2),
-            "watermark": real_number("watermark", self.watermark, 0, below=1),
-            "aging_rate": real_number("aging_rate", self.aging_rate, 0),
-            "preempt_for_priority": flag("preempt_for_priority", self.preempt_for_priority),
-            "enable_prefix_caching": flag("enable_prefix_caching", self.enable_prefix_caching),
-            "enable_lookahead": flag_or_none("enable_lookahead", self.enable_lookahead),
-            "num_speculative_tokens": whole_number("num_speculative_tokens", self.num_speculative_tokens, 0),
-            "draft": an_instance("draft", self.draft, str, Path),
-            "native": flag_or_none("native", self.native),
-            "precision": one_of("precision", self.precision, PRECISIONS),
-        }
-        parse_memory(self.kv_memory)
+        check_fields(self)
         if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(f"max_num_batched_tokens is {self.max_num_batched_tokens}, must be at least max_num_seqs "
                              f"({self.max_num_seqs}): each running request computes a token per step")
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -145,18 +146,3 @@ class EngineParts:
                 raise refusal(part.name, value, f"{kind} like {getattr(part.default, '__name__', 'LLMEngine')}")
 
 
-def parse_memory(memory: str | int) -> int:
-    """Convert a size to bytes: ``"512MB"`` → 512,000,000. Raise ValueError that names what cannot be read."""
-    if isinstance(memory, bool) or not isinstance(memory, (str, int)):
-        raise refusal("kv_memory", memory, "a number of bytes, or a size such as '512MB' or '2GiB'")
-    text = str(memory).strip().upper().replace(" ", "")
-    number = text.rstrip("KMGIB")
-    unit = text[len(number):]
-    try:
-        value = float(number) * _UNITS[unit if unit != "B" else ""]
-    except (ValueError, KeyError):
-        raise ValueError(f"kv_memory is {memory!r}, must be a number of bytes, or a size such as '512MB' or '2GiB'"
-                         ) from None
-    if not 0 < value < 2**63:
-        raise ValueError(f"kv_memory is {memory!r}, must be more than 0 and less than 2 ** 63 bytes")
-    return int(value)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 #: Extra → the packages that its features check for: the name to import, and the name to install.
 EXTRAS = {
+    "cli": {"rich": "rich", "prompt_toolkit": "prompt_toolkit"},
     "serve": {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus_client",
               "llguidance": "llguidance"},
+    "course": {"pytest": "pytest", "rich": "rich"},
     "bench": {"mlx_lm": "mlx-lm", "matplotlib": "matplotlib"},
     "png": {"resvg_py": "resvg-py"},
     "structured": {"llguidance": "llguidance"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -163,21 +164,19 @@ class _Progress:
 
 @contextlib.contextmanager
 def progress_bar(num_outputs: int, show: bool) -> Iterator[Advance]:
-    """Yield a function that advances a progress bar by finished outputs, out of ``num_outputs``, and by tokens.
+    """Yield a function that counts finished outputs, out of ``num_outputs``, and tokens, in a line on standard error.
 
     A request has ``n`` outputs. With ``show`` off the function does nothing.
     """
-    if not show:
-        yield lambda num_finished, num_tokens: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    with Progress(TextColumn("outputs"), BarColumn(), MofNCompleteColumn(),
-                  TextColumn("{task.fields[tokens]} tokens"), TimeElapsedColumn()) as bar:
-        task, total = bar.add_task("", total=num_outputs, tokens=0), 0
+    all_finished = all_tokens = 0
 
-        def advance(num_finished: int, num_tokens: int) -> None:
-            nonlocal total
-            total += num_tokens
-            bar.update(task, advance=num_finished, tokens=total)
+    def advance(num_finished: int, num_tokens: int) -> None:
+        nonlocal all_finished, all_tokens
+        all_finished, all_tokens = all_finished + num_finished, all_tokens + num_tokens
+        if show:
+            print(f"\r{all_finished} of {num_outputs} outputs, {all_tokens} tokens", end="", file=sys.stderr,
+                  flush=True)
 
-        yield advance
+    yield advance
+    if show:
+        print(file=sys.stderr)

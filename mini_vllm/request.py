@@ -12,15 +12,13 @@ from dataclasses import asdict, dataclass, field, fields
 
 from mini_vllm.checks import (
     an_instance,
-    flag,
-    is_hashable,
+    check_fields,
     is_number,
-    real_number,
     refusal,
+    setting,
     texts,
     token_ids,
     whole_number,
-    whole_number_or_none,
 )
 from mini_vllm.structured.params import StructuredOutputsParams
 
@@ -48,9 +46,13 @@ def checked_extra_keys(extra_keys: object) -> tuple[Hashable, ...] | None:
 
     Raise ValueError for anything else.
     """
-    if extra_keys is not None and not (isinstance(extra_keys, tuple) and is_hashable(extra_keys)):
-        raise refusal("extra_keys", extra_keys, "a tuple of hashable values, or None")
-    return extra_keys
+    if extra_keys is None:
+        return None
+    try:
+        hash(extra_keys)
+        return an_instance("extra_keys", extra_keys, tuple)
+    except (TypeError, ValueError):
+        raise refusal("extra_keys", extra_keys, "a tuple of hashable values, or None") from None
 
 
 class RequestStatus(enum.Enum):
@@ -71,117 +73,90 @@ class RequestStatus(enum.Enum):
         return self.name.startswith("FINISHED")
 
 
+def _checked_bias(name: str, bias: object) -> dict[int, float] | None:
+    if bias is None:
+        return None
+    if not isinstance(bias, Mapping) or not all(map(is_number, bias.values())):
+        raise refusal(name, bias, "a mapping from token ids to numbers")
+    return dict(zip(token_ids(name, list(bias)), map(float, bias.values())))
+
+
+def _different(name: str, ids: object) -> tuple[int, ...]:
+    """Return the distinct token ids, at most as many as the vocabulary has."""
+    return tuple(dict.fromkeys(token_ids(name, () if ids is None else ids)))
+
+
+def _checked_allowed(name: str, ids: object) -> tuple[int, ...] | None:
+    if ids is None:
+        return None
+    if not (allowed := _different(name, ids)):
+        raise refusal(name, ids, "None or a list of at least 1 token id")
+    return allowed
+
+
+def _checked_structure(name: str, value: object) -> StructuredOutputsParams | None:
+    """Return the parameters, given them or a mapping of their fields."""
+    if isinstance(value, Mapping):
+        unknown = next((each for each in value if each not in STRUCTURED_FIELDS), None)
+        if unknown is not None:
+            raise ValueError(f"{name} has the field {unknown!r}, must have one of {', '.join(STRUCTURED_FIELDS)}")
+        return StructuredOutputsParams(**value)
+    return None if value is None else an_instance(name, value, StructuredOutputsParams)
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """The parameters of a continuation. The defaults sample from the model's own distribution."""
 
     #: None: as many as the context holds.
-    max_tokens: int | None = 16
-    #: Until the output has this many tokens, neither the end of the text nor a stop id is sampled.
-    min_tokens: int = 0
-    #: 0 is greedy. Below 1 is sharper, above 1 flatter.
-    temperature: float = 1.0
-    #: Keep the k most likely tokens; 0 or -1 keeps all.
-    top_k: int = 0
-    #: Keep the smallest set of most likely tokens whose probabilities sum to at least this.
-    top_p: float = 1.0
-    #: Keep tokens whose probability is at least this fraction of the most likely token's.
-    min_p: float = 0.0
-    #: Above 1 makes tokens that already occur in the prompt or the output less likely.
-    repetition_penalty: float = 1.0
-    #: Subtracted from the logits of tokens that are already in the output; below 0 makes them more likely.
-    presence_penalty: float = 0.0
-    #: Subtracted once for each time that the token occurs in the output.
-    frequency_penalty: float = 0.0
-    #: Added to the logits of these token ids.
-    logit_bias: Mapping[int, float] | None = None
-    #: Only these tokens are sampled. None allows all.
-    allowed_token_ids: Sequence[int] | None = None
-    #: Texts that must not appear in the output, with or without a space before them. Each text is blocked as the token
-    #: sequence it is tokenized into; the same letters split into other tokens can still appear.
-    bad_words: str | Sequence[str] | None = None
-    #: The same seed gives the same tokens, whatever else is in the batch. None: a different text each time.
-    seed: int | None = None
-    #: How many of the likeliest tokens to report with their log-probability, in addition to the chosen one.
-    logprobs: int | None = None
-    #: The same for every prompt token except the first. The whole prompt is computed for it, bypassing the cache.
-    prompt_logprobs: int | None = None
-    #: Texts that end the output.
-    stop: str | Sequence[str] | None = None
-    stop_token_ids: Sequence[int] | None = ()
-    #: Whether the text that ended the output is included in it.
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    #: Whether special tokens, such as the end of a turn, are left out of the text.
-    skip_special_tokens: bool = True
-    #: How many continuations of the prompt to generate.
-    n: int = 1
+    max_tokens: int | None = setting(16, "end the output after N tokens", at_least=1)
+    #: Until then, neither the end of the text nor a stop id is sampled.
+    min_tokens: int = setting(0, "do not end the output before N tokens", at_least=0)
+    temperature: float = setting(1.0, "0: always the likeliest token; above 1: more random than the model", at_least=0)
+    #: 0 and -1 keep all tokens.
+    top_k: int = setting(0, "draw from the N likeliest tokens; 0: from all", at_least=-1)
+    top_p: float = setting(1.0, "draw from the smallest set of likeliest tokens whose probabilities add up to X",
+                           above=0, at_most=1)
+    min_p: float = setting(0.0, "draw from tokens at least X times as likely as the likeliest", at_least=0, at_most=1)
+    repetition_penalty: float = setting(1.0, "above 1: tokens of prompt and output are less likely to appear again",
+                                        above=0)
+    presence_penalty: float = setting(0.0, "-2 to 2, subtracted from the logits of tokens that the output contains",
+                                      at_least=-2, at_most=2)
+    frequency_penalty: float = setting(0.0, "like --presence-penalty, but subtracted once per occurrence of the token",
+                                       at_least=-2, at_most=2)
+    logit_bias: Mapping[int, float] | None = setting(None, "add X to the logit of this token id", _checked_bias)
+    #: None allows all.
+    allowed_token_ids: Sequence[int] | None = setting(None, "draw only these tokens", _checked_allowed)
+    #: With or without a space before them. Each text is blocked as the token sequence it is tokenized into; the same
+    #: letters split into other tokens can still appear.
+    bad_words: str | Sequence[str] | None = setting(None, "text that must not appear in the output", texts,
+                                                    "--bad-word")
+    #: The same seed gives the same tokens, whatever else is in the batch.
+    seed: int | None = setting(None, "the same seed gives the same text (default: a different text each time)",
+                               at_least=0)
+    #: The chosen token is reported in addition to these.
+    logprobs: int | None = setting(None, "with --json: also print the log-probability of every token, and of the N "
+                                   "likeliest tokens at its position", at_least=0, at_most=20)
+    #: For every prompt token except the first. The whole prompt is computed for it, bypassing the cache.
+    prompt_logprobs: int | None = setting(None, "like --logprobs, for the prompt's tokens", at_least=0, at_most=20)
+    stop: str | Sequence[str] | None = setting(None, "text that ends the output", texts)
+    stop_token_ids: Sequence[int] | None = setting((), "token id that ends the output", _different, "--stop-token-id")
+    include_stop_str_in_output: bool = setting(False, "show the stop text or token that ended the output")
+    ignore_eos: bool = setting(False, "do not stop at the model's end of text")
+    #: Special tokens are, for example, the end of a turn.
+    skip_special_tokens: bool = setting(True, "also show special tokens", option="--keep-special-tokens")
+    n: int = setting(1, "number of continuations per prompt", at_least=1)
     #: What the output must match: one of several texts, a regular expression, a JSON schema or a grammar.
-    structured_outputs: StructuredOutputsParams | None = None
+    structured_outputs: StructuredOutputsParams | None = setting(None, "", _checked_structure,
+                                                                 "--choice, --regex or --json-schema")
 
     def __post_init__(self) -> None:
         """Check every field by name, and convert it to the type that the engine relies on."""
-        max_tokens = whole_number_or_none("max_tokens", self.max_tokens, 1)
-        checked: dict[str, object] = {
-            "max_tokens": max_tokens,
-            "min_tokens": whole_number("min_tokens", self.min_tokens, 0, max_tokens),
-            "temperature": real_number("temperature", self.temperature, 0),
-            "top_k": max(whole_number("top_k", self.top_k, -1), 0),
-            "top_p": real_number("top_p", self.top_p, at_most=1, above=0),
-            "min_p": real_number("min_p", self.min_p, 0, 1),
-            "repetition_penalty": real_number("repetition_penalty", self.repetition_penalty, above=0),
-            "presence_penalty": real_number("presence_penalty", self.presence_penalty, -2, 2),
-            "frequency_penalty": real_number("frequency_penalty", self.frequency_penalty, -2, 2),
-            "logit_bias": _checked_bias(self.logit_bias),
-            "bad_words": texts("bad_words", self.bad_words),
-            "seed": whole_number_or_none("seed", self.seed, 0),
-            "logprobs": whole_number_or_none("logprobs", self.logprobs, 0, 20),
-            "prompt_logprobs": whole_number_or_none("prompt_logprobs", self.prompt_logprobs, 0, 20),
-            "stop": texts("stop", self.stop),
-            "stop_token_ids": _different("stop_token_ids", () if self.stop_token_ids is None else self.stop_token_ids),
-            "include_stop_str_in_output": flag("include_stop_str_in_output", self.include_stop_str_in_output),
-            "ignore_eos": flag("ignore_eos", self.ignore_eos),
-            "skip_special_tokens": flag("skip_special_tokens", self.skip_special_tokens),
-            "n": whole_number("n", self.n, 1),
-        }
-        if self.allowed_token_ids is not None:
-            allowed = _different("allowed_token_ids", self.allowed_token_ids)
-            if not allowed:
-                raise refusal("allowed_token_ids", self.allowed_token_ids, "None or a list of at least 1 token id")
-            checked["allowed_token_ids"] = allowed
-        if self.structured_outputs is not None:
-            checked["structured_outputs"] = _checked_structure(self.structured_outputs)
-            if self.ignore_eos:
-                raise ValueError(NO_END)
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
-
-
-def _checked_structure(value: object) -> StructuredOutputsParams:
-    """Return the parameters, given them or a mapping of their fields."""
-    if isinstance(value, Mapping):
-        unknown = next((name for name in value if name not in STRUCTURED_FIELDS), None)
-        if unknown is not None:
-            raise ValueError(f"structured_outputs has the field {unknown!r}, must have one of "
-                             f"{', '.join(STRUCTURED_FIELDS)}")
-        return StructuredOutputsParams(**value)
-    return an_instance("structured_outputs", value, StructuredOutputsParams)
-
-
-def _different(name: str, value: object) -> tuple[int, ...]:
-    """Return the distinct token ids, at most as many as the vocabulary has."""
-    return tuple(dict.fromkeys(token_ids(name, value)))
-
-
-def _checked_bias(bias: object) -> dict[int, float] | None:
-    if bias is None:
-        return None
-    if not isinstance(bias, Mapping):
-        raise refusal("logit_bias", bias, "a mapping from token ids to numbers")
-    for value in bias.values():
-        if not is_number(value):
-            raise refusal("logit_bias", bias, "a mapping from token ids to numbers")
-    return dict(zip(token_ids("logit_bias", list(bias)), map(float, bias.values())))
+        check_fields(self)
+        whole_number("min_tokens", self.min_tokens, 0, self.max_tokens)
+        object.__setattr__(self, "top_k", max(self.top_k, 0))
+        if self.structured_outputs is not None and self.ignore_eos:
+            raise ValueError(NO_END)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The commands that install optional packages: one per extra, the same in every message, in README and in docs."""
 
 import re
+import subprocess
 import sys
 
 import pytest
@@ -12,7 +13,7 @@ from mini_vllm.extras import EXTRAS, PROJECT, check_installed, install_line
 def test_every_extra_is_one_of_the_projects_with_the_packages_that_are_looked_for():
     text = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
     for extra, packages in EXTRAS.items():
-        (listed,) = re.findall(rf"^{extra} = \[(.*?)\]$", text, re.M | re.S)
+        listed = re.search(rf"^{extra} = \[(.*?)\]$", text, re.M | re.S)[1]
         assert [name for name in packages.values() if f'"{name}' not in listed] == []
 
 
@@ -40,3 +41,26 @@ def test_what_is_missing_is_named_with_the_line_and_what_is_there_is_not(monkeyp
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ValueError, match=r'^the server needs uvicorn: pip install -e "\.\[serve\]"$'):
         check_installed("serve", "the server")
+
+
+def without(package, code):
+    """Run code in a Python in which a package is not installed."""
+    return subprocess.run([sys.executable, "-c", f"import sys; sys.modules.update(dict.fromkeys({package!r}))\n{code}"],
+                          cwd=PROJECT, capture_output=True, text=True)
+
+
+def test_the_base_install_generates_and_names_the_extra_of_other_commands():
+    run = without(["rich", "prompt_toolkit"], """
+from mini_vllm import LLM, SamplingParams
+from mini_vllm.cli import main
+LLM("tiny-tales", num_blocks=8).generate("A fox", SamplingParams(max_tokens=1), use_progress=True)
+assert main(["generate", "A fox", "--max-tokens", "2", "--kv-memory", "8MB"]) == 0
+for command in (["demo"], ["demo", "blocks"], ["pull", "smollm2"]):
+    assert main(command) == 2
+import course.cli
+""")
+    said = [line for line in run.stderr.splitlines() if line and "0 of 1 outputs" not in line]
+    assert run.returncode == 1 and said[0] == "1 of 1 outputs, 1 tokens" and said[1].startswith("first token ")
+    line = install_line("cli")
+    assert said[2:] == [f"mini-vllm: the demo needs rich, prompt_toolkit: {line}"] * 2 + [
+        f"mini-vllm: pull needs rich, prompt_toolkit: {line}", f"course: rich is missing: {install_line('course')}"]

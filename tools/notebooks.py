@@ -86,7 +86,7 @@ except ImportError:
     import os
     import site
     source = "-e .." if os.path.exists("../pyproject.toml") else "git+https://github.com/{REPOSITORY}"
-    %pip install --quiet pytest matplotlib {{source}}
+    %pip install --quiet pytest matplotlib rich {{source}}
     site.main()  # makes the new packages importable
     from course.exercises.opening import opening
 opening("{name[:2]}")'''

@@ -1,4 +1,4 @@
-"""``mini-vllm demo | generate | chat | serve | bench | plan | trace | pull | doctor``: the engine from a terminal.
+"""``mini-vllm demo | generate | chat | serve | bench | trace | pull | doctor``: the engine from a terminal.
 
 A command is imported when it runs: ``mini-vllm --help`` loads neither MLX nor numpy.
 """
@@ -6,6 +6,8 @@ A command is imported when it runs: ``mini-vllm --help`` loads neither MLX nor n
 from __future__ import annotations
 
 import argparse
+import importlib
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,13 +16,14 @@ from functools import partial
 from mini_vllm import __version__, demo
 from mini_vllm.arguments import parse_arguments
 from mini_vllm.benchmark.workloads import WORKLOADS
-from mini_vllm.checks import nearest
-from mini_vllm.cli import options, plan, sampling_options
-from mini_vllm.cli.exit_status import BAD_ARGUMENTS, INTERRUPTED
+from mini_vllm.checks import nearest, writable_file
+from mini_vllm.cli import options, sampling_options
+from mini_vllm.cli.messages import BAD_ARGUMENTS, INTERRUPTED
+from mini_vllm.extras import check_installed
 from mini_vllm.models.catalogue import KNOWN, SHIPPED, PullError
 from mini_vllm.terminal import run_command
 
-COMMANDS = ("demo", "generate", "chat", "serve", "bench", "plan", "trace", "pull", "doctor")
+COMMANDS = ("demo", "generate", "chat", "serve", "bench", "trace", "pull", "doctor")
 #: The end of the help text.
 EXAMPLES = """\
 try first:
@@ -81,26 +84,21 @@ def make_parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=partial(_help, parser))
     commands = parser.add_subparsers(metavar="command")
 
-    show = commands.add_parser("demo", help="see the engine at work",
-                               description="See the engine at work: it decodes a tale and serves three requests that "
-                               "begin alike (tale), shows block tables step by step (blocks), or opens a page in your "
-                               "browser (live).")
-    demo.add_options(show)
-    show.set_defaults(run=_demo, parser=show)
+    def command(name: str, run: Callable[[argparse.Namespace], int], help: str, description: str
+                ) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=help, description=description)
+        made.set_defaults(run=run, parser=made)
+        return made
 
-    generate = commands.add_parser("generate", help="continue prompts",
-                                   description="Continue prompts. The text appears as it is generated.")
-    options.add_generate_options(generate)
-    generate.set_defaults(run=_generate, parser=generate)
-
-    chat = commands.add_parser("chat", help="talk to a model", description="Talk to a model that has a chat template.")
-    options.add_chat_options(chat)
-    chat.set_defaults(run=_chat, parser=chat)
-
-    serve = commands.add_parser("serve", help="run an OpenAI-compatible server",
-                                description="Serve models over HTTP with OpenAI's API; see docs/serving.md.")
-    options.add_serve_options(serve)
-    serve.set_defaults(run=_serve, parser=serve)
+    demo.add_options(command(
+        "demo", _demo, "see the engine at work", "See the engine at work: it decodes a tale and serves three requests "
+        "that begin alike (tale), shows block tables step by step (blocks), or opens a page in your browser (live)."))
+    options.add_generate_options(command(
+        "generate", _generate, "continue prompts", "Continue prompts. The text appears as it is generated."))
+    options.add_chat_options(command("chat", _chat, "talk to a model", "Talk to a model that has a chat template."))
+    options.add_serve_options(command(
+        "serve", _serve, "run an OpenAI-compatible server", "Serve models over HTTP with OpenAI's API; see "
+        "docs/serving.md."))
 
     bench = commands.add_parser("bench", help="measure the speed",
                                 description="Measure the speed. Every ratio compares two results of the same run.")
@@ -140,26 +138,12 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_bench_speculation_options(speculation)
     speculation.set_defaults(run=_bench_speculation, parser=speculation)
 
-    planned = commands.add_parser("plan", help="how many machines a workload needs",
-                                  description="Print the arithmetic of a workload: memory, the time of a step, tokens "
-                                  "per second and replicas. Every line shows its formula; see docs/scaling.md.")
-    plan.add_options(planned)
-    planned.set_defaults(run=plan.run_plan, parser=planned)
-
-    trace = commands.add_parser("trace", help="draw a recorded run",
-                                description="Draw a trace: what each request did in each step, how long the steps "
-                                "took, and the block pool.")
-    options.add_trace_options(trace)
-    trace.set_defaults(run=_trace, parser=trace)
-
-    pull = commands.add_parser("pull", help="download a model",
-                               description="Download a model that does not ship with mini_vllm.")
-    pull.add_argument("model", help=f"{', '.join(KNOWN)} ({', '.join(SHIPPED)} ships with mini_vllm)")
-    pull.set_defaults(run=_pull, parser=pull)
-
-    doctor = commands.add_parser("doctor", help="check this machine",
-                                 description="Show what this machine offers, and how to make it faster.")
-    doctor.set_defaults(run=_doctor, parser=doctor)
+    options.add_trace_options(command(
+        "trace", _trace, "draw a recorded run", "Draw a trace: what each request did in each step, how long the steps "
+        "took, and the block pool."))
+    command("pull", _pull, "download a model", "Download a model that does not ship with mini_vllm.").add_argument(
+        "model", help=f"{', '.join(KNOWN)} ({', '.join(SHIPPED)} ships with mini_vllm)")
+    command("doctor", _doctor, "check this machine", "Show what this machine offers, and how to make it faster.")
     return parser
 
 
@@ -179,11 +163,8 @@ def _generate(arguments: argparse.Namespace) -> int:
     options.check_together(arguments)
     prompts = list(options.read_prompts(arguments, sys.stdin))
     params = sampling_options.sampling_params(arguments)
-    if arguments.beams is not None:
-        from mini_vllm.cli.beams import run_beams
-        return run_beams(arguments, prompts, params)
-    from mini_vllm.cli.generate import run_generate
-    return run_generate(arguments, prompts, params)
+    from mini_vllm.cli.generate import run_beams, run_generate
+    return (run_generate if arguments.beams is None else run_beams)(arguments, prompts, params)
 
 
 def _chat(arguments: argparse.Namespace) -> int:
@@ -218,8 +199,19 @@ def _bench_serve(arguments: argparse.Namespace) -> int:
 
 
 def _trace(arguments: argparse.Namespace) -> int:
-    from mini_vllm.cli.trace import run_trace
-    return run_trace(arguments)
+    """Draw a trace. The picture's path and width are checked before anything is read."""
+    from mini_vllm.pictures.picture import check_suffix
+    from mini_vllm.pictures.timeline import check_width, draw_trace
+    from mini_vllm.trace.recorder import StepTrace
+    out = writable_file(arguments.output or arguments.file.with_suffix(".svg"))
+    check_suffix(out)
+    if out.resolve() == arguments.file.resolve():
+        raise ValueError(f"{out} is the trace itself; name the picture with --output")
+    check_width(arguments.width)
+    draw_trace(StepTrace.load(arguments.file), first_step=arguments.first_step, num_steps=arguments.num_steps,
+               width=arguments.width).save(out)
+    print(out)
+    return 0
 
 
 def _pull(arguments: argparse.Namespace) -> int:
@@ -229,9 +221,12 @@ def _pull(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from mini_vllm.cli.first_aid import import_backend
-    complaint = import_backend()
+    """Describe the machine, even if ``MINI_VLLM_BLAS`` names an unusable library, with which no command starts."""
+    complaint = None
+    try:
+        importlib.import_module("mini_vllm.backend")
+    except ValueError as error:
+        complaint = str(error)
+        del os.environ["MINI_VLLM_BLAS"]  # no library was preloaded yet, so the search starts as in a new process
     from mini_vllm.cli.doctor import run_doctor
-    return run_doctor(Console(highlight=False, soft_wrap=True), complaint)
+    return run_doctor(complaint)

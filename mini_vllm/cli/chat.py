@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import re
+import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from mini_vllm.cli import chat_input
-from mini_vllm.cli.chat_commands import COMMANDS, about_unknown, command_in, help_text
+from mini_vllm.cli.chat_input import COMMANDS, about_unknown, command_in, help_text
 from mini_vllm.cli.conversation import Context, Conversation
-from mini_vllm.cli.ctrl_c import CtrlC
-from mini_vllm.cli.exit_status import INTERRUPTED
-from mini_vllm.cli.generate import engine_config, make_engine
-from mini_vllm.cli.loading import short_name
-from mini_vllm.cli.notes import tell
+from mini_vllm.cli.generate import make_engine
+from mini_vllm.cli.messages import INTERRUPTED, print_usage, short_name, tell
 from mini_vllm.cli.sampling_options import with_defaults
-from mini_vllm.cli.trim_answer import AnswerPrinter
-from mini_vllm.cli.usage import print_usage
 from mini_vllm.engine import LLMEngine
+from mini_vllm.extras import check_installed
 from mini_vllm.pictures.recorded import check_run_target, save_run
 from mini_vllm.request import RequestOutput, SamplingParams
 from mini_vllm.trace.recorder import StepTrace
@@ -33,24 +33,27 @@ def run_chat(arguments: argparse.Namespace, params: SamplingParams) -> int:
         check_run_target(arguments.trace)
     if not sys.stdin.isatty():
         return _run(arguments, params, is_terminal=False)
-    chat_input.check_terminal()
+    check_installed("cli", "chat at a terminal")
     with chat_input.held_keys(sys.stdin):
         return _run(arguments, params, is_terminal=True)
 
 
 def _run(arguments: argparse.Namespace, params: SamplingParams, is_terminal: bool) -> int:
     trace = StepTrace() if arguments.trace else None
-    engine = make_engine(arguments, engine_config(arguments), trace)
+    engine = make_engine(arguments, trace)
     params = with_defaults(params, arguments, engine.loaded.sampling_defaults)
     if engine.tokenizer.chat_template is None:
         raise ValueError(f"{arguments.model} has no chat template; it continues texts: "
                          f"mini-vllm generate --model {arguments.model} \"...\"")
     chat = Chat(engine, Conversation(engine.tokenizer, context_of(engine), arguments.system), params, is_terminal)
-    status = chat.run(chat.at_terminal(arguments.model) if is_terminal else chat_input.piped_messages(sys.stdin))
+    status = chat.run(chat.at_terminal(arguments.model) if is_terminal else iter(sys.stdin))
     if arguments.stats:
         tell(str(engine.metrics()))
     if trace is not None:
-        _save(trace, arguments.trace)
+        try:
+            save_run(trace, arguments.trace)
+        except ValueError as error:  # nothing was asked, so there is nothing to save
+            tell(f"mini-vllm: {error}")
     return status
 
 
@@ -60,14 +63,6 @@ def context_of(engine: LLMEngine) -> Context:
     if num_in_blocks < engine.max_model_len:
         return Context(num_in_blocks, f"the {num_in_blocks} tokens that --kv-memory holds")
     return Context(engine.max_model_len, f"the model's {engine.max_model_len} tokens")
-
-
-def _save(trace: StepTrace, path: Path) -> None:
-    """Save the trace. If nothing was asked there is nothing to save: say so, without failing."""
-    try:
-        save_run(trace, path)
-    except ValueError as error:
-        tell(f"mini-vllm: {error}")
 
 
 class Chat:
@@ -82,8 +77,7 @@ class Chat:
 
     def at_terminal(self, model: str) -> Iterator[str]:
         """Print the name of the model, and return the messages that the user types."""
-        from mini_vllm.cli.chat_history import open_history
-        history, self.history_path = open_history()
+        history, self.history_path = chat_input.open_history()
         session = chat_input.terminal_session(history)
         tell(f"Talking to {short_name(model)}. /help lists commands and keys.\n{BANNER}\n")
         return chat_input.terminal_messages(session)
@@ -121,14 +115,14 @@ class Chat:
 
     def answer(self, question: str) -> None:
         """Stream the answer. Ctrl-C stops it; the text up to that point stays in the conversation."""
-        with CtrlC() as ctrl_c:
+        with noted_ctrl_c() as presses:
             try:
                 request_id = self._send(question)
             except ValueError as error:
                 tell(f"mini-vllm: {error}")
                 return
             started_s, printer = time.perf_counter(), AnswerPrinter(sys.stdout)
-            for output in self._outputs(request_id, ctrl_c):
+            for output in self._outputs(request_id, presses):
                 self.conversation.hear(output)
                 printer.show(output.text)
             printer.end()
@@ -150,8 +144,44 @@ class Chat:
                  "forgotten.")
         return request_id
 
-    def _outputs(self, request_id: str, ctrl_c: CtrlC) -> Iterator[RequestOutput]:
+    def _outputs(self, request_id: str, presses: list[int]) -> Iterator[RequestOutput]:
         """Yield the answer as it grows, at least once."""
         while self.engine.has_unfinished_requests():
-            aborted = self.engine.abort_request(request_id) if ctrl_c.came else None
+            aborted = self.engine.abort_request(request_id) if presses else None
             yield from [aborted] if aborted is not None else self.engine.step()
+
+
+@contextmanager
+def noted_ctrl_c() -> Iterator[list[int]]:
+    """Add every Ctrl-C inside the block to a list, which is empty at first, instead of raising.
+
+    An exception would interrupt the engine in the middle of a step. This way the step is finished first.
+    """
+    presses: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: presses.append(number))
+    try:
+        yield presses
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class AnswerPrinter:
+    """Writes a text as it grows, without the blank lines that models put around it.
+
+    White space at its end is held back until other text follows it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self._num_shown = 0
+
+    def show(self, text: str) -> None:
+        """Write the new part of ``text``, which is the whole answer so far. Indentation deeper than a space is kept."""
+        visible = re.sub(r"\A(\s*\n)?( (?! ))?", "", text.rstrip())
+        self.stream.write(visible[self._num_shown:])
+        self.stream.flush()
+        self._num_shown = len(visible)
+
+    def end(self) -> None:
+        self.stream.write("\n")
+        self.stream.flush()

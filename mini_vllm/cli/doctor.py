@@ -1,18 +1,9 @@
-"""What is this machine, how fast does it multiply, and what would make it faster?
-
-    python -m mini_vllm.cli.doctor
-    python -m mini_vllm.cli.doctor --gflops 64
-"""
+"""``mini-vllm doctor``: what is this machine, how fast does it multiply, and what would make it faster?"""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from importlib.metadata import distributions
 from pathlib import Path
-
-from rich.console import Console
-from rich.text import Text
 
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo, mx
@@ -66,7 +57,7 @@ def describe_step() -> str:
     return f"MLX's operations, since the step in C is not used: {why_not}" if why_not else "one call of C"
 
 
-def run_doctor(console: Console, complaint: str | None = None) -> int:
+def run_doctor(complaint: str | None = None) -> int:
     """Print the findings and what to do about them. Return 0, or 1 if the machine multiplies wrongly.
 
     ``complaint`` says what is wrong with MINI_VLLM_BLAS if the backend had to be imported without it; then return 1.
@@ -98,24 +89,7 @@ def run_doctor(console: Console, complaint: str | None = None) -> int:
         to_dos.insert(0, "unset MINI_VLLM_BLAS")
     rows.append(("what to do", "; ".join(filter(None, to_dos)) or NOTHING_TO_DO))
     for title, text in rows:
-        for line in text.splitlines():  # never wrapped, so that a path or a command can be copied
-            console.print(Text.assemble((f"{title:<12}", "bold"), line), soft_wrap=True)
+        for line in text.splitlines():
+            print(f"{title:<12}{line}")
             title = ""
     return 0 if is_right and complaint is None else 1
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m mini_vllm.cli.doctor", description=__doc__.splitlines()[0])
-    parser.add_argument("--gflops", type=int, metavar="M", help="print only the GFLOP/s at M rows")
-    options = parser.parse_args(arguments)
-    if options.gflops is None:
-        return run_doctor(Console())
-    try:
-        print(f"{measure_gflops(options.gflops):.2f}")
-    except ValueError as error:
-        parser.error(str(error))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

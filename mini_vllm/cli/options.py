@@ -1,25 +1,28 @@
-"""The options of every command, and how their values are read. Nothing here needs MLX, so ``--help`` is quick."""
+"""The options of every command, and the prompts. Nothing here needs MLX, so ``--help`` is quick."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import TextIO
 
 from mini_vllm.arguments import (
     add_arm_option,
     add_draft_options,
+    add_field_options,
     add_model_options,
     add_quick_option,
     add_result_options,
+    option_of,
 )
 from mini_vllm.benchmark.workloads import WORKLOADS, Drawing
-from mini_vllm.cli.sampling_options import FIELDS, add_choice_options, add_end_options, add_structure_options, option_of
+from mini_vllm.cli.sampling_options import add_sampling_options, add_structure_options
+from mini_vllm.request import SamplingParams
 
-#: A beam search does not sample, does not stop at texts, and cannot be recorded.
-NOT_WITH_BEAMS = ("n", *(name for name in FIELDS if name not in ("n", "max_tokens", "ignore_eos",
-                                                        "structured_outputs")), "trace")
+#: The other fields do not go with beams: a beam search does not sample, and does not stop at texts.
+WITH_BEAMS = ("max_tokens", "ignore_eos", "structured_outputs")
 MODELS = "tiny-tales, smollm2, a folder, a .gguf or a hub name"
 
 
@@ -29,10 +32,12 @@ def add_generate_options(parser: argparse.ArgumentParser) -> None:
                         "standard input)")
     parser.add_argument("--file", type=Path, help="read prompts from a file, one per line")
     parser.add_argument("--model", default="tiny-tales", help=f"{MODELS} (default: %(default)s)")
-    parser.add_argument("--n", type=int, metavar="N", help="number of continuations per prompt (default: 1)")
-    _add_output_options(parser)
-    add_choice_options(parser)
-    add_end_options(parser, max_tokens=128)
+    add_field_options(parser, SamplingParams, ["n"])
+    output = parser.add_argument_group("what is printed")
+    output.add_argument("--json", action="store_true", help="print one JSON object per finished prompt")
+    add_field_options(output, SamplingParams, ["logprobs", "prompt_logprobs"])
+    _add_report_options(output)
+    add_sampling_options(parser, max_tokens=128)
     add_structure_options(parser)
     beams = parser.add_argument_group("beam search")
     beams.add_argument("--beams", type=int, metavar="WIDTH", help="search for the likeliest continuations with "
@@ -40,15 +45,6 @@ def add_generate_options(parser: argparse.ArgumentParser) -> None:
     beams.add_argument("--length-penalty", type=float, metavar="X",
                        help="rank beams by log-probability divided by length ** X (default: 1.0)")
     _add_engine_options(parser)
-
-
-def _add_output_options(parser: argparse.ArgumentParser) -> None:
-    output = parser.add_argument_group("what is printed")
-    output.add_argument("--json", action="store_true", help="print one JSON object per finished prompt")
-    output.add_argument("--logprobs", type=int, metavar="K", help="with --json: also print the log-probability of "
-                        "every token, and of the K likeliest tokens at its position")
-    output.add_argument("--prompt-logprobs", type=int, metavar="K", help="like --logprobs, for the prompt's tokens")
-    _add_report_options(output)
 
 
 def _add_report_options(output: argparse._ArgumentGroup) -> None:
@@ -62,15 +58,15 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser, "smollm2", "smollm2, a folder, a .gguf or a hub name")
     parser.add_argument("--system", metavar="TEXT", help="system message: instructions or facts for the model")
     _add_report_options(parser.add_argument_group("what is printed"))
-    add_choice_options(parser)
-    add_end_options(parser, max_tokens=512)
+    add_sampling_options(parser, max_tokens=512)
     _add_engine_options(parser)
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"{MODELS}; each is loaded on first use (default: "
                         "tiny-tales)")
-    parser.add_argument("--model", action="append", metavar="NAME", help="another model; may be given several times")
+    parser.add_argument("--model", action="append", dest="more_models", metavar="NAME", help="another model; may be "
+                        "given several times")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; addresses that other machines can "
                         "reach need --keys (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="0: any free port (default: %(default)s)")
@@ -100,21 +96,21 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     replicas.add_argument("--router-path", type=Path, metavar="FILE", help="the executable of the router (default: the "
                           "one next to Python, or on the PATH)")
     group = _add_engine_options(parser)
-    group.add_argument("--max-num-seqs", type=int, default=64, metavar="N", help="how many texts are computed at "
-                       "once (default: %(default)s)")
+    group.add_argument("--max-num-seqs", type=int, metavar="N", help="how many texts are computed at once (default: "
+                       "64)")
     group.add_argument("--num-blocks", type=int, metavar="N", help="number of blocks, instead of --kv-memory")
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add options for fields of EngineConfig, which has their defaults. Its module needs MLX, so their help is here."""
     group = parser.add_argument_group("the engine")
-    group.add_argument("--kv-memory", default="512MB", metavar="SIZE", help="memory for keys and values (default: "
-                       "%(default)s)")
+    group.add_argument("--kv-memory", metavar="SIZE", help="memory for keys and values (default: 512MB)")
     group.add_argument("--parts", type=Path, metavar="FILE", help="a Python file with your own parts: "
                        "parts = EngineParts(...), or classes with the engine's names, such as BlockPool or Scheduler")
     add_draft_options(group)
     _add_fast_option(group)
-    group.add_argument("--no-prefix-caching", action="store_true", help="do not reuse cached prefixes: compute every "
-                       "prompt in full")
+    group.add_argument("--no-prefix-caching", dest="enable_prefix_caching", action="store_const", const=False,
+                       help="do not reuse cached prefixes: compute every prompt in full")
     return group
 
 
@@ -216,50 +212,33 @@ def add_trace_options(parser: argparse.ArgumentParser) -> None:
 
 def check_together(arguments: argparse.Namespace) -> None:
     """Raise ValueError if options of ``generate`` cannot be combined; the message names all of them."""
+    given = {field.name: option_of(field) for field in fields(SamplingParams)
+             if getattr(arguments, field.name, None) is not None}
     if arguments.beams is not None:
-        given = _given(arguments, NOT_WITH_BEAMS)
-        if given:
-            raise ValueError(f"{_names(given)} cannot be combined with --beams")
-        return
-    if arguments.length_penalty is not None:
+        options = [option for name, option in given.items() if name not in WITH_BEAMS]
+        options += ["--trace"] if arguments.trace is not None else []
+        if options:
+            raise ValueError(f"{' and '.join(options)} cannot be combined with --beams")
+    elif arguments.length_penalty is not None:
         raise ValueError("--length-penalty needs --beams")
-    given = _given(arguments, ("logprobs", "prompt_logprobs"))
-    if given and not arguments.json:
-        raise ValueError(f"{_names(given)} {'need' if len(given) > 1 else 'needs'} --json")
-
-
-def _given(arguments: argparse.Namespace, names: Iterable[str]) -> list[str]:
-    return [option_of(name) for name in names if getattr(arguments, name) is not None]
-
-
-def _names(options: Sequence[str]) -> str:
-    return " and ".join(part for part in (", ".join(options[:-1]), options[-1]) if part)
+    elif not arguments.json:
+        options = [option for name, option in given.items() if name in ("logprobs", "prompt_logprobs")]
+        if options:
+            raise ValueError(f"{' and '.join(options)} {'need' if len(options) > 1 else 'needs'} --json")
 
 
 def read_prompts(arguments: argparse.Namespace, stdin: TextIO) -> Iterator[str]:
     """Yield the prompts from the arguments and the file; if there are neither, from standard input."""
-    yield from map(_read_as_utf8, arguments.prompts)
+    yield from arguments.prompts
     if arguments.file is not None:
         yield from _prompts_of_file(arguments.file)
-    if not arguments.prompts and arguments.file is None:
+    elif not arguments.prompts:
         if stdin.isatty():
             raise ValueError("no prompt: give one as an argument, with --file, or on standard input")
-        yield _prompt_of_stream(stdin)
-
-
-def _read_as_utf8(argument: str) -> str:
-    """Decode an argument as UTF-8. In an ASCII locale Python keeps the bytes of other characters as surrogates."""
-    try:
-        return argument.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # other surrogates, which the tokenizer rejects
-        return argument
-
-
-def _prompt_of_stream(stdin: TextIO) -> str:
-    try:
-        return stdin.read().rstrip("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"standard input is not UTF-8: {error}") from None
+        try:
+            yield stdin.read().rstrip("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"standard input is not UTF-8: {error}") from None
 
 
 def _prompts_of_file(file: Path) -> list[str]:

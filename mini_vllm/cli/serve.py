@@ -6,10 +6,9 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mini_vllm.arguments import draft_settings
+from mini_vllm.arguments import draft_settings, given_fields
 from mini_vllm.checks import whole_number
-from mini_vllm.cli.loading import short_name
-from mini_vllm.cli.notes import tell
+from mini_vllm.cli.messages import short_name, tell
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.extras import check_installed
 from mini_vllm.native.advice import tell_slow_blas
@@ -24,11 +23,9 @@ def run_serve(arguments: argparse.Namespace) -> int:
     check_installed("serve", "the server")
     from mini_vllm.server.serving import serve
     from mini_vllm.server.settings import ServerSettings
-    config = EngineConfig(kv_memory=arguments.kv_memory, num_blocks=arguments.num_blocks,
-                          max_num_seqs=arguments.max_num_seqs, preempt_for_priority=True,
-                          enable_prefix_caching=not arguments.no_prefix_caching,
-                          precision=arguments.precision, **draft_settings(arguments))
-    models = tuple(dict.fromkeys([*arguments.models, *(arguments.model or [])])) or ("tiny-tales",)
+    config = EngineConfig(**{**given_fields(arguments, EngineConfig), **draft_settings(arguments)},
+                          preempt_for_priority=True)
+    models = tuple(dict.fromkeys([*arguments.models, *(arguments.more_models or [])])) or ("tiny-tales",)
     is_front = arguments.replicas or arguments.worker
     settings = ServerSettings(
         models=models, host=arguments.host, port=arguments.port,

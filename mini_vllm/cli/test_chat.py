@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mini_vllm.cli import main
-from mini_vllm.cli.trim_answer import AnswerPrinter
+from mini_vllm.cli.chat import AnswerPrinter
 from mini_vllm.conftest import SHAPE, checkpoint_width, make_talker
 from mini_vllm.engine import LLMEngine
 from mini_vllm.models.tokenizer import Tokenizer

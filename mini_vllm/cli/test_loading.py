@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mini_vllm.cli import main
-from mini_vllm.cli.loading import loading, short_name
+from mini_vllm.cli.messages import loading, short_name
 
 
 class Screen(io.StringIO):

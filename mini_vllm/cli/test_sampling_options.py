@@ -10,8 +10,9 @@ from dataclasses import fields, replace
 
 import pytest
 
+from mini_vllm.arguments import option_of
 from mini_vllm.cli import main, make_parser
-from mini_vllm.cli.sampling_options import FIELDS, given, option_of, sampling_params, with_defaults
+from mini_vllm.cli.sampling_options import given, sampling_params, with_defaults
 from mini_vllm.conftest import make_talker
 from mini_vllm.llm import LLM
 from mini_vllm.models import loader
@@ -56,7 +57,8 @@ def test_every_field_of_sampling_params_has_an_option(name):
     words, value = TYPED[name]
     params = sampling_params(parse("generate", *words))
     assert params == replace(SamplingParams(max_tokens=128), **{name: value})
-    assert words[0] in option_of(name)
+    (field,) = [field for field in fields(SamplingParams) if field.name == name]
+    assert words[0] in option_of(field)
     if name not in NOT_IN_CHAT:
         assert sampling_params(parse("chat", *words)) == replace(SamplingParams(max_tokens=512), **{name: value})
 
@@ -143,7 +145,7 @@ def test_what_cannot_be_read_is_refused_with_an_example(capsys, words, complaint
     assert capsys.readouterr().err.endswith(f"mini-vllm generate: error: {complaint}\n")
 
 
-@pytest.mark.parametrize("name", [name for name in FIELDS if name not in ("max_tokens", "ignore_eos",
+@pytest.mark.parametrize("name", [name for name in TYPED if name not in ("max_tokens", "ignore_eos",
                                                                        "structured_outputs")])
 def test_what_says_how_to_draw_does_not_go_with_beams(capsys, name):
     assert main(["generate", "hello", "--beams", "2", *TYPED[name][0]]) == 2

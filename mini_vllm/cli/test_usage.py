@@ -2,7 +2,7 @@
 
 import pytest
 
-from mini_vllm.cli.usage import in_seconds, print_usage, usage_line
+from mini_vllm.cli.messages import in_seconds, print_usage, usage_line
 from mini_vllm.request import CompletionOutput, PromptTokensDetails, RequestOutput, RequestTimings, Usage
 
 

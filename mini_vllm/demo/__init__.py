@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from mini_vllm.extras import check_installed
 
 TRY_NEXT = (
     ("mini-vllm demo blocks", "sharing, step by step"),
@@ -35,32 +33,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_demo(arguments: argparse.Namespace, started_s: float) -> int:
     """Run a demo. Raise ValueError, with the reason, for options that do not belong to this demo or cannot be used."""
-    _check_options(arguments)
-    from rich.console import Console
-    console = Console(highlight=False, soft_wrap=True)
-    if arguments.what == "blocks":
-        from mini_vllm.demo.blocks import show_blocks
-        show_blocks(console)
-    elif arguments.what == "live":
-        from mini_vllm.demo.live import show_live
-        show_live(console, arguments.port or 0, is_opened=not arguments.no_open)
-    else:
-        from mini_vllm.demo.tale import tell_a_tale
-        tell_a_tale(console, started_s, arguments.trace)
-        _print_what_to_try(console)
-    return 0
-
-
-def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.trace is not None and arguments.what != "tale":
         raise ValueError(f"--trace {arguments.trace}: only the tale can be recorded")
     if arguments.what != "live" and (arguments.port is not None or arguments.no_open):
         option = "--no-open" if arguments.port is None else f"--port {arguments.port}"
         raise ValueError(f"{option}: only `demo live` starts a server")
-
-
-def _print_what_to_try(console: Console) -> None:
-    console.print("\n[bold]Try next[/bold]" + ("" if os.environ.get("VIRTUAL_ENV") else
-                                                 ", after [bold]source .venv/bin/activate[/bold]") + ":")
+    if arguments.what == "live":
+        from mini_vllm.demo.live import show_live
+        show_live(arguments.port or 0, is_opened=not arguments.no_open)
+        return 0
+    check_installed("cli", "the demo")
+    from rich.console import Console
+    console = Console(highlight=False, soft_wrap=True)
+    if arguments.what == "blocks":
+        from mini_vllm.demo.blocks import show_blocks
+        show_blocks(console)
+        return 0
+    from mini_vllm.demo.tale import tell_a_tale
+    tell_a_tale(console, started_s, arguments.trace)
+    activate = "" if os.environ.get("VIRTUAL_ENV") else ", after [bold]source .venv/bin/activate[/bold]"
+    console.print(f"\n[bold]Try next[/bold]{activate}:")
     for command, about in TRY_NEXT:
         console.print(f"  {command:<35} {about}", markup=False)
+    return 0

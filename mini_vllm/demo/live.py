@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import webbrowser
 
-from rich.console import Console
-
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.extras import check_installed
 from mini_vllm.native.advice import tell_slow_blas
@@ -15,7 +13,7 @@ from mini_vllm.native.advice import tell_slow_blas
 DRAIN_S = 3.0
 
 
-def show_live(console: Console, port: int, is_opened: bool) -> None:
+def show_live(port: int, is_opened: bool) -> None:
     """Serve tiny-tales until Ctrl-C. ``port`` 0 is any free port; ``is_opened``: open the page in a browser.
 
     Raise ValueError, before anything is shown, if a package of the server is missing or the port cannot be used.
@@ -29,11 +27,9 @@ def show_live(console: Console, port: int, is_opened: bool) -> None:
 
     def say_where(address: str) -> None:
         tell_slow_blas()
-        console.print(f"Open {address}/ to see tiny-tales at work in {NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens.",
-                      markup=False)
-        console.print("Press “Send all” there: the two prompts begin alike, so they share the first blocks.",
-                      soft_wrap=False)
-        console.print("Ctrl-C stops the server.")
+        print(f"Open {address}/ to see tiny-tales at work in {NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens.\n"
+              "Press “Send all” there: the two prompts begin alike, so they share the first blocks.\n"
+              "Ctrl-C stops the server.", flush=True)
         if is_opened and not _takes_the_terminal():
             # In a thread: a browser that is not running yet may take seconds to start, and then waits for this server.
             threading.Thread(target=webbrowser.open, args=(f"{address}/",), daemon=True).start()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 
 from mini_vllm.engine import LLMEngine
@@ -14,7 +16,6 @@ from mini_vllm.native.advice import tell_slow_blas
 from mini_vllm.pictures.recorded import check_run_target, save_run
 from mini_vllm.request import RequestOutput, SamplingParams
 from mini_vllm.trace.recorder import StepTrace
-from mini_vllm.typewriter import Typewriter
 
 OPENING = "Once upon a time there was a poor woodcutter who lived with his wife and two children near a large forest."
 SHARED = (OPENING + " One day, when there was nothing left in the house to eat, he said to his wife: What is to become "
@@ -41,30 +42,25 @@ def tell_a_tale(console: Console, started_s: float, trace_file: Path | None = No
         console.print(f"\nThe run is recorded in {trace_file}.")
 
 
-def page_on(console: Console, style: str = "", indent: int = 0) -> Typewriter:
-    def put(text: str) -> None:
-        console.print(Text(text, style=style), end="", soft_wrap=True)
-
-    return Typewriter(put, console.width, indent)
-
-
 def stream_one(engine: LLMEngine, console: Console, started_s: float) -> None:
     """Show a tale as it is decoded."""
     console.print(Text(f"{engine.loaded.name}, the small model that ships with the course, tells a tale:",
                        style="bold"), soft_wrap=False)
-    page = page_on(console)
-    page.write(OPENING)
     engine.add_request(OPENING, SamplingParams(max_tokens=160, temperature=0.7, top_p=0.95, seed=4))
-    num_shown, num_tokens, first_s = 0, 0, 0.0
-    while engine.has_unfinished_requests():
-        for output in engine.step():
-            first_s = first_s or time.perf_counter() - started_s
-            page.write(output.text[num_shown:])
-            num_shown, num_tokens = len(output.text), output.usage.completion_tokens
-    page.end()
+    num_tokens, first_s = 0, 0.0
+    with Live(_wrapped(OPENING), console=console, refresh_per_second=20) as screen:
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                first_s = first_s or time.perf_counter() - started_s
+                num_tokens = output.usage.completion_tokens
+                screen.update(_wrapped(OPENING + output.text))
     seconds = time.perf_counter() - started_s - first_s
     console.print(f"\nfirst token after {first_s:.1f} s, including loading; then "
                   f"{(num_tokens - 1) / seconds:.0f} tokens/s\n", style="dim", soft_wrap=False)
+
+
+def _wrapped(text: str) -> Text:
+    return Text(text, no_wrap=False, overflow="fold")
 
 
 @dataclass(frozen=True)
@@ -89,9 +85,9 @@ def serve_three(engine: LLMEngine, console: Console) -> None:
         blocks = " ".join(f"{block_id}*" if block_id in shared else str(block_id) for block_id in each.block_ids)
         console.print(Text.assemble((f"{each.name}: ", "bold"), f"{each.output.usage.prompt_tokens} prompt tokens, "
                                     f"{cached} found in the cache: {why}. Block table: {blocks}"), soft_wrap=False)
-        page = page_on(console, "dim", indent=2)
-        page.write(f"…{each.ending}{each.output.text}".replace("\n", " "))
-        page.end()
+        text = f"…{each.ending}{each.output.text}".replace("\n", " ")
+        console.print(textwrap.fill(text, console.width, initial_indent="  ", subsequent_indent="  "), style="dim",
+                      markup=False)
     prompt_tokens = sum(each.output.usage.prompt_tokens for each in served)
     found = sum(each.output.num_cached_tokens for each in served)
     console.print(f"\nThe blocks with a * hold the keys and values of the common beginning. They are in memory once, "

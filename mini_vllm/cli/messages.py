@@ -1,4 +1,6 @@
-"""The line after an answer: the time to the first token, the cached tokens, the speed of the rest, and why it ended.
+"""What a command says on standard error, besides its output, and its exit status.
+
+The line after an answer has the time to the first token, the cached tokens, the speed of the rest, and why it ended:
 
     one text       first token 0.4 s (79 of 105 tokens cached), then 17 tokens/s
     several texts  3 prompts, 212 tokens (96 cached); first tokens after 0.1 to 0.4 s; 120 tokens in 1.3 s, 92 tokens/s
@@ -7,17 +9,57 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
-from mini_vllm.cli.notes import tell
 from mini_vllm.request import CompletionOutput, RequestOutput
+from mini_vllm.terminal import fold
+
+#: Some prompts were rejected or failed; the others were served.
+FAILED = 1
+#: Nothing was done, because an argument is invalid or a file is missing.
+BAD_ARGUMENTS = 2
+#: Ctrl-C: the number that shells use.
+INTERRUPTED = 130
+
+
+def tell(text: str, dim: bool = False) -> None:
+    """Print ``text``. At a terminal, wrap it between words, but never break a long path."""
+    if sys.stderr.isatty():
+        text = fold(text, shutil.get_terminal_size().columns)
+        if dim and os.environ.get("TERM") != "dumb":
+            text = f"\x1b[2m{text}\x1b[0m"
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def loading(model: str) -> Iterator[None]:
+    """Show ``Loading smollm2 …`` until the block ends, if standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(f"Loading {short_name(model)} …", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+def short_name(model: str) -> str:
+    """Return a model's name; for a folder or file, the last part of its path."""
+    path = Path(model).expanduser()
+    return path.resolve().name if path.exists() else model
 
 
 def print_usage(outputs: Sequence[RequestOutput], elapsed_s: float, max_tokens: int | None) -> None:
-    """Print the line on standard error, dim at a terminal. Print nothing if every prompt was rejected."""
+    """Print the line after an answer, dim at a terminal. Print nothing if every prompt was rejected."""
     if outputs:
-        tell(usage_line(outputs, elapsed_s, max_tokens), style="dim")
+        tell(usage_line(outputs, elapsed_s, max_tokens), dim=True)
 
 
 def usage_line(outputs: Sequence[RequestOutput], elapsed_s: float, max_tokens: int | None) -> str:
