@@ -7,14 +7,9 @@
 **connections**: 300 half-sent request heads, held open against a server that may open 256 files; then 300 connections
 that request large responses and read nothing. /health must answer within 2 s, and the log may grow by at most 9 lines.
 
-**files**: 200 damaged GGUF files and 200 damaged safetensors files, each loaded in a separate process. No process may
-be killed by a signal.
-
 **bodies**: requests up to the default size limit whose contents are costly to parse. While the server handles each
 body, GET /health is sent every 20 ms. The slowest of these answers may take at most 250 ms longer than with an empty
 body.
-
-**chunks**: bodies in chunks of one byte, from eight connections at once. /health must answer within 2 s.
 
 **readers**: a stream that takes every seat and is never read. Once it is computed, the next caller must get a seat.
 
@@ -39,9 +34,7 @@ import argparse
 import http.client
 import json
 import os
-import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -53,14 +46,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from damaged_files import LOAD_ALL, damaged
-from serve_load import SHAPE
-
-from mini_vllm.backend import mx
 from mini_vllm.models.random_model import write_random_checkpoint
 from mini_vllm.server.access.body_limit import MAX_CONTAINERS, MAX_QUOTES, MAX_VALUES
 from mini_vllm.server.settings import DEFAULT_MAX_BODY_BYTES
 
+SHAPE = dict(model_type="llama", vocab_size=300, hidden_size=64, intermediate_size=112, num_hidden_layers=2,
+             num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=512, rms_norm_eps=1e-5,
+             rope_theta=10000.0, tie_word_embeddings=False)
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 TEXTS, CHATS = "/v1/completions", "/v1/chat/completions"
 SHORT = b'{"model": "small", "prompt": "a", "max_tokens": 1}'
@@ -79,8 +71,6 @@ NUM_IDLE, MAX_HEALTH_S, MAX_LOG_LINES = 300, 2.0, 10
 MAX_ANSWER_DELAY_S = 1.0
 #: The request that a connection sends without reading the responses, and how often it is sent.
 SCHEMA, NUM_SCHEMAS = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 400
-CHUNKED = (b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-           b"Transfer-Encoding: chunked\r\n\r\n")
 #: A template that runs for hours if the first message asks for it.
 ENDLESS = ("{% if messages[0].content == 'count' %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}"
            "{% endfor %}{% endif %}" + TEMPLATE)
@@ -351,35 +341,6 @@ def unread(target: Server, sent: bytes) -> socket.socket:
     return connection
 
 
-def attack_with_chunks(is_quick: bool) -> int:
-    """Send bodies in chunks of one byte. Return 1 if /health takes too long."""
-    with server() as target:
-        ends = threading.Event()
-
-        def flood() -> None:
-            while not ends.is_set():
-                try:
-                    with socket.create_connection((target.host, target.port), timeout=5) as connection:
-                        connection.sendall(CHUNKED)
-                        while not ends.is_set():
-                            connection.sendall(b"1\r\nx\r\n" * 40_000)
-                except OSError:
-                    time.sleep(0.01)  # the server closed the connection
-
-        prober = Prober(target)
-        prober.worst_s()
-        senders = [threading.Thread(target=flood) for _ in range(8)]
-        for sender in senders:
-            sender.start()
-        time.sleep(3 if is_quick else 10)
-        ends.set()
-        worst_s = prober.worst_s()
-        for sender in senders:
-            sender.join()
-        prober.end()
-    return tell(worst_s > MAX_HEALTH_S, f"bodies in chunks of one byte: /health within {1e3 * worst_s:.0f} ms")
-
-
 def attack_with_readers(is_quick: bool) -> int:
     """Request a stream that takes every seat, and read nothing. Return 1 if the next caller gets no seat."""
     with server("--max-num-seqs", "8", "--max-waiting", "8", "--num-blocks", "2000") as target:
@@ -416,28 +377,6 @@ def attack_with_answers(is_quick: bool) -> int:
                                f"{status}, /health within {1e3 * worst_s:.0f} ms. {message[:90]}")
         prober.end()
     return num_failed
-
-
-def attack_with_files(is_quick: bool) -> int:
-    """Load damaged GGUF and safetensors files, each in a separate process. Return how many were killed by a signal."""
-    rng, num_files = random.Random(0), 20 if is_quick else 200
-    with tempfile.TemporaryDirectory() as scratch:
-        sound, broken = Path(scratch) / "sound", Path(scratch) / "broken"
-        write_random_checkpoint(sound, SHAPE)
-        mx.save_gguf(f"{scratch}/sound.gguf", {f"blk.{i}.attn_q.weight": mx.ones((64, 64)) for i in range(8)},
-                     {"general.architecture": "llama", "tokenizer.ggml.tokens": ["a", "b", "c"] * 50})
-        gguf, weights = Path(scratch, "sound.gguf").read_bytes(), (sound / "model.safetensors").read_bytes()
-        broken.mkdir()
-        for number in range(num_files):
-            (broken / f"{number}.gguf").write_bytes(damaged(gguf, rng))
-            shutil.copytree(sound, broken / f"folder-{number}")
-            (broken / f"folder-{number}" / "model.safetensors").write_bytes(damaged(weights, rng))
-        done = subprocess.run([sys.executable, "-c", LOAD_ALL, str(broken)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    ended = done.stdout.splitlines()
-    print(f"{'FAILED ' if ended else ''}{num_files} damaged GGUF files and {num_files} damaged safetensors files: "
-          f"{len(ended)} processes ended by a signal {' '.join(ended[:5])}", flush=True)
-    return len(ended)
 
 
 def tell(is_bad: bool, text: str) -> int:
@@ -580,8 +519,8 @@ def attack_with_pages(is_quick: bool) -> int:
     return num_failed
 
 
-PARTS = {"bodies": attack_with_bodies, "connections": attack_with_connections, "chunks": attack_with_chunks,
-         "readers": attack_with_readers, "answers": attack_with_answers, "files": attack_with_files,
+PARTS = {"bodies": attack_with_bodies, "connections": attack_with_connections,
+         "readers": attack_with_readers, "answers": attack_with_answers,
          "templates": attack_with_templates, "keys": attack_with_keys, "memory": attack_with_memory,
          "pages": attack_with_pages}
 
