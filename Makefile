@@ -13,7 +13,7 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 SITE_INSTALLED := .venv/.installed-site
 CAPSTONE := phase-05-mlx-engine/capstone
 
-.PHONY: test capstone thorough test-drafts readme test-models orders test-gpu pretend report lowest hostile serve-load serve-hostile browser routers grade-many grade-resume grade-each variants demo lint check check-far tables map hero notebooks lab site gradescope ray deploy-check install clean
+.PHONY: test capstone thorough test-drafts readme test-models test-gpu pretend report lowest hostile serve-load serve-hostile browser routers grade-many grade-resume variants demo lint check check-far tables hero notebooks lab site gradescope ray deploy-check install clean
 
 # `course check` runs the labs' own tests on the solutions, the starters, the engine's modules and the mutants. mypy, which
 # uses one core, runs at the same time. The first failure ends the run. pytest runs on all cores: a worker begins with
@@ -35,10 +35,6 @@ test: $(INSTALLED)
 
 capstone: $(INSTALLED)
 	$(RUN) -m pytest -q -p no:nbval $(CAPSTONE)
-
-# Run the pytest suites of `make test` in three random orders while another program uses every core, and once on one core.
-orders: $(INSTALLED)
-	$(RUN) tools/orders.py $(ORDERS)
 
 # Run every cell and compare its output with the committed one. One worker runs a whole notebook: its cells share a kernel.
 SANITIZE := notebooks/$(if $(filter Linux,$(shell uname -s)),sanitize,sanitize-elsewhere).cfg
@@ -96,8 +92,6 @@ COMPARED = $(foreach name,$(ROUTERS),--$(name)-router $(ROUTERS_VENV)/bin/$(name
 routers: $(INSTALLED) $(ROUTERS_VENV)/.installed
 	PATH="$(CURDIR)/$(ROUTERS_VENV)/bin:$$PATH" MINI_VLLM_TEST_ROUTERS="$(ROUTERS)" \
 		$(RUN) -m pytest -q -p no:nbval mini_vllm/server/replicas/test_production.py
-	$(RUN) tools/serve_behind.py $(ROUTERS_VENV)/bin/sglang-router launch
-	$(if $(filter vllm,$(ROUTERS)),$(RUN) tools/serve_behind.py $(ROUTERS_VENV)/bin/vllm-router)
 	$(RUN) tools/measure router --http $(COMPARED) $(MEASURE)
 	$(RUN) tools/measure router --kill $(COMPARED) $(MEASURE)
 
@@ -146,7 +140,6 @@ demo: $(ENGINE_INSTALLED)
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .
-	$(RUN) tools/english.py
 	$(RUN) -m mypy
 	$(RUN) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml grading/classroom/*.yml
 	$(RUN) -m check_jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
@@ -166,16 +159,12 @@ check-far: $(INSTALLED)
 # Grade a large made-up class, kill the run in the middle, and resume it. It takes half an hour; `make grade-many MANY="--files 4
 # --courses 0 --kills 1 --after 8"` is short.
 grade-many: $(INSTALLED)
-	$(RUN) tools/grade_many.py $(MANY)
+	$(RUN) tools/grade_proofs.py many $(MANY)
 
 # Grade a made-up class of 30 with every kind of unusual name, once undisturbed and once killed ten times: the grades must
 # be the same. It takes minutes; run it on an idle machine.
 grade-resume: $(INSTALLED)
-	$(RUN) tools/grade_resume.py $(RESUME)
-
-# Measure how long one file of each lab takes to grade, on one core.
-grade-each: $(INSTALLED)
-	$(RUN) tools/grade_each.py $(LABS)
+	$(RUN) tools/grade_proofs.py resume $(RESUME)
 
 # Run about a thousand wrong solutions, written from the labs' texts alone, on the tests that must catch them; and unusual
 # right solutions, which must pass. It takes minutes; `make variants LABS="2.1 3.3"` tries these labs.
@@ -185,10 +174,6 @@ variants: $(INSTALLED)
 # Fill the tables of measured numbers in README and docs with the results in benchmarks/.
 tables: $(INSTALLED)
 	$(RUN) tools/tables.py
-
-# Update the line numbers in the links of docs/engine.md and docs/course.md.
-map: $(INSTALLED)
-	$(RUN) tools/line_links.py docs/engine.md docs/course.md
 
 # Draw the picture on the front page again, from a run of the engine.
 hero: $(INSTALLED)

@@ -1,20 +1,17 @@
-"""The maintainer's map, docs/course.md: every link leads to the line of its symbol, and every folder is listed."""
+"""The maintainer's map, docs/course.md: links lead to files that have the name, and every folder is listed."""
 
 import re
 from pathlib import Path
 
 from course.plugin import MARKERS
-from mini_vllm.tests.test_engine_map import line_links
+from mini_vllm.tests.test_engine_map import lost_names
 
 PACKAGE = Path(__file__).parent
 PAGE = PACKAGE.parent / "docs/course.md"
 
 
-def test_every_link_leads_to_the_line_that_defines_its_symbol():
-    links = line_links.LINK.findall(PAGE.read_text(encoding="utf-8"))
-    problems = line_links.broken_links(PAGE)
-    assert len(links) > 80
-    assert not problems, "\n".join([*problems, "`python tools/line_links.py docs/course.md` sets the lines"])
+def test_every_name_is_in_the_file_that_its_link_leads_to():
+    assert lost_names(PAGE) == []
 
 
 def test_every_folder_and_every_module_at_the_top_is_on_the_map():

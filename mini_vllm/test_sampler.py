@@ -11,8 +11,7 @@ import random
 
 import numpy as np
 import pytest
-from fuzz.sampler import chi_square_bound
-from fuzz.sampler_reference import reference
+from fuzz.sampler_reference import chi_square_bound, reference
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

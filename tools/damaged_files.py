@@ -1,4 +1,4 @@
-"""Damaged checkpoints, and a program that loads them: for the test suites and `make serve-hostile`."""
+"""Damaged checkpoints, and a program that loads them: for the test suites."""
 
 from __future__ import annotations
 

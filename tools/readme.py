@@ -1,10 +1,10 @@
 """Run the commands and snippets of the README and the pages that continue it, in the order a reader would.
 
-    python tools/readme.py [--fresh] [--show] [FOLDER]    # in a copy of the tree in FOLDER; default: a temporary one
+    python tools/readme.py [--fresh]    # in a temporary copy of the tree
 
 With ``--fresh`` the reader is a newcomer: the home folder is empty, the environment is bare, and nothing is installed
-except by the README's own commands. Without it, the current environment is available from the start. Without
-``--show``, the output of a command is printed only if the command fails.
+except by the README's own commands. Without it, the current environment is available from the start. The output of
+a command is printed only if the command fails.
 
 PAGES lists the pages. A command is a line of a fenced block without a language, or the first cell of a table row. ``git
 clone`` is replaced by a copy of the tree. A command that would take minutes is shortened by an option; see SHORTENED. A
@@ -73,7 +73,7 @@ WRITTEN = {"course test 2.1": (f"{LAB}/starter.py", f"{LAB}/solution.py"),
            "course grade submissions --out grades --lab 1.2": (
                "submissions/ana/starter.py", "phase-01-intro/labs/lab-02-fragmentation/solution.py")}
 #: Commands that need a downloaded model; they run only where the model is available.
-NEED_SMOLLM2 = ("mini-vllm pull", "mini-vllm chat", "python tools/measure quiz")
+NEED_SMOLLM2 = ("mini-vllm pull", "mini-vllm chat")
 #: Commands that are looked up, not run: they take minutes, or run this tool.
 BY_NAME = ("make test",)
 #: Commands that print nothing when they succeed.
@@ -235,7 +235,7 @@ def steps_of_pages() -> list[Step]:
     return list(first.values())
 
 
-def run_all(steps: Sequence[Step], folder: Path, is_shown: bool = False, home: Path | None = None) -> int:
+def run_all(steps: Sequence[Step], folder: Path, home: Path | None = None) -> int:
     """Run every step, and return their number.
 
     Raise AssertionError for the first step that fails, or that prints nothing although it should.
@@ -244,27 +244,21 @@ def run_all(steps: Sequence[Step], folder: Path, is_shown: bool = False, home: P
     for step in steps:
         start_s = time.perf_counter()
         printed = reader.run(step)
-        if is_shown:
-            print(printed, end="")
         print(f"{time.perf_counter() - start_s:6.1f} s  {step}", flush=True)
         assert printed or any(begins_with(step.text, words) for words in SILENT), f"{step}\nprints nothing"
-        for picture in re.findall(r"--trace (\S+)", step.text):
-            assert (reader.folder / picture).is_file(), f"{step}\n{picture} was announced, but does not exist"
     return len(steps)
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="readme", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("folder", nargs="?", type=Path, help="where the copy is made; default: a temporary one")
     parser.add_argument("--fresh", action="store_true", help="as a newcomer: nothing installed, an empty home")
-    parser.add_argument("--show", action="store_true", help="show what the commands print")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         try:
             home = Path(scratch, "home") if options.fresh else None
             if home is not None:
                 home.mkdir()
-            num_steps = run_all(steps_of_pages(), options.folder or Path(scratch), options.show, home)
+            num_steps = run_all(steps_of_pages(), Path(scratch), home)
         except AssertionError as error:
             print(error)
             return 1

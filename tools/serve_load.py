@@ -1,4 +1,4 @@
-"""Load a server with many clients at once, a third of which leave at random, and time one event of a stream.
+"""Load a server with many clients at once, a third of which leave at random.
 
     make serve-load                      10 rounds of 100 clients
     make serve-load LOAD="--rounds 2"    short
@@ -17,22 +17,16 @@ import asyncio
 import json
 import random
 import re
-import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from mini_vllm.models.random_model import write_random_checkpoint
-from mini_vllm.request import CompletionOutput, PromptTokensDetails, RequestOutput, Usage
-from mini_vllm.server.api.answers import TextAnswers
+from serve_hostile import Server, server
+
 from mini_vllm.server.models.model_registry import IDLE_S
 
-SHAPE = dict(model_type="llama", vocab_size=300, hidden_size=64, intermediate_size=112, num_hidden_layers=2,
-             num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=512, rms_norm_eps=1e-5,
-             rope_theta=10000.0, tie_word_embeddings=False)
 NUM_PROMPTS, MAX_TOKENS = 10, 40
 #: The fraction by which memory may grow between the compared rounds.
 MAX_GROWTH = 0.02
@@ -43,33 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--clients", type=int, default=100)
     arguments = parser.parse_args(argv)
-    print(f"one event of a stream is written in {event_cost_us():.1f} µs")
-    with tempfile.TemporaryDirectory() as folder:
-        write_random_checkpoint(Path(folder) / "small", SHAPE)
-        command = [sys.executable, "-m", "mini_vllm.cli", "serve", "--model", f"{folder}/small", "--port", "0",
-                   "--num-blocks", "300"]
-        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert server.stderr is not None
-        try:
-            found = re.search(r"http://([\d.]+):(\d+)", server.stderr.readline())
-            assert found is not None, server.stderr.read()
-            return asyncio.run(_rounds(server.pid, found[1], int(found[2]), arguments.rounds, arguments.clients))
-        finally:
-            server.terminate()
-            server.wait()
+    with server() as target:
+        return asyncio.run(_rounds(target, arguments.rounds, arguments.clients))
 
 
-def event_cost_us(count: int = 20_000) -> float:
-    answers = TextAnswers("tiny-tales", 1, has_cache=True)
-    usage = Usage(100, 20, PromptTokensDetails(64))
-    output = RequestOutput("r", None, [1], [CompletionOutput(0, " word", [17])], False, usage)
-    start_s = time.perf_counter()
-    for _ in range(count):
-        "".join(answers.events(0, output))
-    return (time.perf_counter() - start_s) / count * 1e6
-
-
-async def _rounds(pid: int, host: str, port: int, num_rounds: int, num_clients: int) -> int:
+async def _rounds(target: Server, num_rounds: int, num_clients: int) -> int:
+    host, port = target.host, target.port
     wanted = [await _stream(host, port, index) for index in range(NUM_PROMPTS)]
     memory: dict[int, float] = {}
     for number in range(1, 2 * num_rounds + 1):
@@ -82,7 +55,7 @@ async def _rounds(pid: int, host: str, port: int, num_rounds: int, num_clients: 
                  if index not in leaving and texts[index] != wanted[index % NUM_PROMPTS]]
         num_held = _num_held(host, port)
         await asyncio.sleep(IDLE_S + 0.5)
-        memory[number] = _memory_mb(pid)
+        memory[number] = _memory_mb(target.process.pid)
         print(f"round {number}: {num_clients - len(leaving)} of {num_clients} stayed, {len(wrong)} got another text, "
               f"{num_held} blocks held, {memory[number]:.1f} MB, {time.perf_counter() - start_s:.1f} s")
         if wrong or num_held:

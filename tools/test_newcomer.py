@@ -3,17 +3,13 @@
 import os
 import subprocess
 import sys
-from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from newcomer import ROOT, bare_environment
-from orders import shuffled
 
 from course.lab.load_module import load_file
-from course.pytest_run.parallel import stay_on_a_core
-from mini_vllm.models.catalogue import cached_model
 
 
 def test_of_the_environment_only_the_path_and_pips_own_variables_are_kept(tmp_path):
@@ -26,12 +22,6 @@ def test_of_the_environment_only_the_path_and_pips_own_variables_are_kept(tmp_pa
     assert bare_environment(tmp_path / "new", given) == {
         "PATH": "/bin", "HOME": str(tmp_path / "new"), "PIP_INDEX_URL": "https://index.example",
         "HTTPS_PROXY": "http://proxy.example", "SSL_CERT_FILE": "/certificates", "PIP_CONFIG_FILE": str(settings)}
-
-
-def test_settings_that_the_user_named_are_kept_and_none_are_invented(tmp_path):
-    home = tmp_path / "new"
-    assert bare_environment(home, {"HOME": str(tmp_path)}) == {"HOME": str(home)}
-    assert bare_environment(home, {"PIP_CONFIG_FILE": "/own"}) == {"PIP_CONFIG_FILE": "/own", "HOME": str(home)}
 
 
 def test_the_command_runs_in_a_clone_with_an_empty_home_and_its_status_is_passed_on(tmp_path):
@@ -49,13 +39,6 @@ def test_the_command_runs_in_a_clone_with_an_empty_home_and_its_status_is_passed
 @pytest.fixture
 def conftest():
     return load_file(ROOT / "conftest.py")
-
-
-def test_tests_and_their_child_processes_have_a_home_of_their_own_and_one_seed():
-    home = os.environ["MINI_VLLM_TEST_HOME"]
-    assert "mini-vllm-home-" in home and cached_model("smollm2") is None
-    script = "import os, pathlib; print(pathlib.Path.home(), os.environ['MINI_VLLM_SEED'])"
-    assert subprocess.check_output([sys.executable, "-c", script], text=True) == f"{home} 0\n"
 
 
 def test_the_users_folders_are_left_behind_and_a_worker_keeps_its_controllers_home(conftest, monkeypatch, tmp_path):
@@ -92,45 +75,9 @@ def test_a_test_without_its_model_is_skipped_and_fails_if_the_folder_lacks_it(co
     conftest.pytest_runtest_setup(NeedsModel())
 
 
-PLAIN = SimpleNamespace(get_closest_marker=lambda name: None)
-
-
-@pytest.mark.parametrize("item, is_shown", [(NeedsModel(), True), (PLAIN, False)])
-def test_only_a_test_that_needs_a_model_sees_the_folder_of_models(conftest, monkeypatch, item, is_shown):
-    monkeypatch.setenv("MINI_VLLM_TEST_MODELS", "/models")
-    monkeypatch.delenv("MINI_VLLM_CACHE", raising=False)
-    running = conftest.pytest_runtest_protocol(item)
-    next(running)
-    assert os.environ.get("MINI_VLLM_CACHE") == ("/models" if is_shown else None)
-    with pytest.raises(StopIteration):
-        next(running)
-    assert "MINI_VLLM_CACHE" not in os.environ
-
-
-# ---- random orders: see tools/orders.py
-
-
-def test_an_order_is_repeated_by_its_seed_and_keeps_modules_together():
-    names = [f"{module}.py::test_{index}" for module in "abcd" for index in range(9)]
-    first, second = shuffled(names, "1"), shuffled(names, "2")
-    assert sorted(first) == sorted(second) == list(range(36)) and first == shuffled(names, "1") != second
-    modules = [names[index].split("::")[0] for index in first]
-    assert len([module for module, _ in groupby(modules)]) == 4, "a module's tests follow each other"
-    assert [index for index in first if index < 9] != sorted(range(9)), "and are shuffled"
-
-
 def test_a_worker_stays_on_one_core():
     script = ("import os; from course.pytest_run.parallel import stay_on_a_core; stay_on_a_core(3); "
               "print(len(os.sched_getaffinity(0)), os.sched_getscheduler(0) == os.SCHED_BATCH)")
     if not hasattr(os, "sched_setaffinity"):
         script = "from course.pytest_run.parallel import stay_on_a_core; stay_on_a_core(3); print(1, True)"
     assert subprocess.check_output([sys.executable, "-c", script], text=True, cwd=ROOT) == "1 True\n"
-
-
-def test_where_no_worker_may_choose_its_core_it_stays_where_it_is(monkeypatch):
-    def forbidden(*arguments):
-        raise PermissionError
-
-    monkeypatch.setattr(os, "sched_setaffinity", forbidden, raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
-    stay_on_a_core(0)

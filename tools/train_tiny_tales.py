@@ -103,12 +103,8 @@ def train_tokenizer(documents: list[str], vocab_size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=[END], show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(documents, trainer)
     return tokenizer
 
@@ -144,9 +140,6 @@ class Shape:
     rope_theta: float = 10000.0
 
 
-KeysAndValues = tuple[mx.array, mx.array]
-
-
 class Attention(nn.Module):
     def __init__(self, shape: Shape):
         super().__init__()
@@ -156,19 +149,15 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden_size, shape.num_key_value_heads * shape.head_dim, bias=False)
         self.o_proj = nn.Linear(shape.num_attention_heads * shape.head_dim, shape.hidden_size, bias=False)
 
-    def __call__(self, x: mx.array, past: KeysAndValues | None) -> tuple[mx.array, KeysAndValues]:
+    def __call__(self, x: mx.array) -> mx.array:
         batch, length, _ = x.shape
         head_dim = self.shape.head_dim
-        num_past = past[0].shape[2] if past else 0
-        rope = partial(mx.fast.rope, dims=head_dim, traditional=False, base=self.shape.rope_theta, scale=1.0,
-                       offset=num_past)
+        rope = partial(mx.fast.rope, dims=head_dim, traditional=False, base=self.shape.rope_theta, scale=1.0, offset=0)
         q = rope(self.q_proj(x).reshape(batch, length, -1, head_dim).transpose(0, 2, 1, 3))
         k = rope(self.k_proj(x).reshape(batch, length, -1, head_dim).transpose(0, 2, 1, 3))
         v = self.v_proj(x).reshape(batch, length, -1, head_dim).transpose(0, 2, 1, 3)
-        if past:
-            k, v = mx.concatenate([past[0], k], axis=2), mx.concatenate([past[1], v], axis=2)
         out = mx.fast.scaled_dot_product_attention(q, k, v, scale=head_dim**-0.5, mask="causal")
-        return self.o_proj(out.transpose(0, 2, 1, 3).reshape(batch, length, -1)), (k, v)
+        return self.o_proj(out.transpose(0, 2, 1, 3).reshape(batch, length, -1))
 
 
 class MLP(nn.Module):
@@ -191,10 +180,9 @@ class Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.dropout = nn.Dropout(dropout)
 
-    def __call__(self, x: mx.array, past: KeysAndValues | None) -> tuple[mx.array, KeysAndValues]:
-        attended, past = self.self_attn(self.input_layernorm(x), past)
-        x = x + self.dropout(attended)
-        return x + self.dropout(self.mlp(self.post_attention_layernorm(x))), past
+    def __call__(self, x: mx.array) -> mx.array:
+        x = x + self.dropout(self.self_attn(self.input_layernorm(x)))
+        return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))
 
 
 class Decoder(nn.Module):
@@ -211,16 +199,13 @@ class TinyTales(nn.Module):
         super().__init__()
         self.model = Decoder(shape, dropout)
 
-    def __call__(
-        self, token_ids: mx.array, past: list[KeysAndValues] | None = None
-    ) -> tuple[mx.array, list[KeysAndValues]]:
-        """Return the logits for ``token_ids`` [batch, length] that follow ``past``, and ``past`` extended by them."""
+    def __call__(self, token_ids: mx.array) -> mx.array:
+        """Return the logits for ``token_ids`` [batch, length]."""
         x = self.model.dropout(self.model.embed_tokens(token_ids))
-        now = []
-        for index, layer in enumerate(self.model.layers):
-            x, keys_and_values = layer(x, past[index] if past else None)
-            now.append(keys_and_values)
-        return self.model.embed_tokens.as_linear(self.model.norm(x)), now  # tied: the embedding is the output layer
+        for layer in self.model.layers:
+            x = layer(x)
+        logits: mx.array = self.model.embed_tokens.as_linear(self.model.norm(x))  # tied: the embedding is the output
+        return logits
 
 
 def weights_of(model: TinyTales) -> dict[str, mx.array]:
@@ -288,33 +273,25 @@ def evaluate(model: TinyTales, tokenizer: Tokenizer, documents: list[str], conte
         for row, (ids, num_scored) in enumerate(batch):
             tokens[row, : len(ids)] = ids
             counts[row, len(ids) - 1 - num_scored : len(ids) - 1] = 1
-        logits, _ = model(mx.array(tokens[:, :-1]))
+        logits = model(mx.array(tokens[:, :-1]))
         losses = nn.losses.cross_entropy(logits.astype(mx.float32), mx.array(tokens[:, 1:]))
         nats += cast(float, (losses * mx.array(counts)).sum().item())
     return Score(nats, sum(num_scored for _, num_scored in windows), sum(map(len, documents)))
 
 
-def generate(
-    model: TinyTales, tokenizer: Tokenizer, prompt: str, max_tokens: int, temperature: float, seed: int
-) -> str:
+def generate(model: TinyTales, tokenizer: Tokenizer, prompt: str, max_tokens: int, temperature: float, seed: int
+             ) -> str:
     """Return the prompt and its continuation, up to ``max_tokens`` tokens or the end of the story."""
     model.eval()
-    key = mx.random.key(seed)
-    end = end_token(tokenizer)
-    prompt_ids = tokenizer.encode(prompt).ids
-    output_ids: list[int] = []
-    logits, past = model(mx.array([prompt_ids]))
-    while True:
+    key, ids = mx.random.key(seed), list(tokenizer.encode(prompt).ids)
+    for _ in range(max_tokens):
         key, subkey = mx.random.split(key)
-        token = mx.random.categorical(logits[:, -1].astype(mx.float32) / temperature, key=subkey)
-        token_id = cast(int, token.item())
-        if token_id == end:
+        logits = model(mx.array([ids]))[:, -1].astype(mx.float32)
+        token_id = cast(int, mx.random.categorical(logits / temperature, key=subkey).item())
+        if token_id == end_token(tokenizer):
             break
-        output_ids.append(token_id)
-        if len(output_ids) == max_tokens:
-            break
-        logits, past = model(token[:, None], past)
-    return tokenizer.decode(prompt_ids + output_ids)
+        ids.append(token_id)
+    return tokenizer.decode(ids)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -335,29 +312,13 @@ def make_optimizer(num_steps: int, learning_rate: float, weight_decay: float) ->
     """Make AdamW with a linear warm-up of at most 200 steps and a cosine decay to a fiftieth of the learning rate."""
     num_warmup_steps = max(1, min(200, num_steps // 10))
     schedule = optim.join_schedules(
-        [
-            optim.linear_schedule(0.0, learning_rate, num_warmup_steps),
-            optim.cosine_decay(learning_rate, num_steps - num_warmup_steps, end=0.02 * learning_rate),
-        ],
-        [num_warmup_steps],
-    )
+        [optim.linear_schedule(0.0, learning_rate, num_warmup_steps),
+         optim.cosine_decay(learning_rate, num_steps - num_warmup_steps, end=0.02 * learning_rate)], [num_warmup_steps])
     return optim.AdamW(schedule, betas=[0.9, 0.95], weight_decay=weight_decay, bias_correction=True)
 
 
-def train(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    *,
-    num_steps: int,
-    batch_tokens: int,
-    learning_rate: float,
-    weight_decay: float,
-    dropout: float,
-    ema_decay: float,
-    seed: int,
-    shape: Shape,
-    teacher: TinyTales | None = None,
-) -> TinyTales:
+def train(corpus: Corpus, tokenizer: Tokenizer, shape: Shape, args: argparse.Namespace, teacher: TinyTales | None
+          ) -> TinyTales:
     """Train from scratch. Return a model with the moving average of the weights, in float32.
 
     With a ``teacher``, the model learns the teacher's probabilities of all next tokens instead of the next token. That
@@ -366,15 +327,16 @@ def train(
     The function is long because the compiled step closes over the model, the optimizer and the average, which it
     changes.
     """
-    mx.random.seed(seed)
-    model = TinyTales(shape, dropout)
+    mx.random.seed(args.seed)
+    num_steps: int = args.steps
+    model = TinyTales(shape, args.dropout)
     initialise(model)
     tokens = mx.array(np.concatenate(encode(tokenizer, corpus.train)).astype(np.int32))
     num_parameters = sum(weight.size for weight in weights_of(model).values())
     print(f"{num_parameters:,} parameters, {tokens.size:,} training tokens, "
-          f"{num_steps * batch_tokens / tokens.size:.1f} passes over them, on {mx.default_device()}", flush=True)
+          f"{num_steps * args.batch_tokens / tokens.size:.1f} passes over them, on {mx.default_device()}", flush=True)
 
-    optimizer = make_optimizer(num_steps, learning_rate, weight_decay)
+    optimizer = make_optimizer(num_steps, args.learning_rate, args.weight_decay)
     optimizer.init(model.trainable_parameters())
     average = {"weights": tree_map(mx.array, model.trainable_parameters())}
     compute_type = mx.bfloat16 if mx.default_device() == mx.Device(mx.gpu) else mx.float32
@@ -382,10 +344,10 @@ def train(
     def loss_of(weights: dict[str, Any], windows: mx.array) -> mx.array:
         # The optimizer keeps float32 weights; the pass through the network uses rounded copies.
         model.update(tree_map(lambda weight: weight.astype(compute_type), weights))
-        logits, _ = model(windows[:, :-1])
+        logits = model(windows[:, :-1])
         if teacher is None:
             return nn.losses.cross_entropy(logits.astype(mx.float32), windows[:, 1:], reduction="mean")
-        wanted = mx.stop_gradient(mx.softmax(teacher(windows[:, :-1])[0].astype(mx.float32), axis=-1))
+        wanted = mx.stop_gradient(mx.softmax(teacher(windows[:, :-1]).astype(mx.float32), axis=-1))
         scores = logits.astype(mx.float32)
         return -(wanted * (scores - mx.logsumexp(scores, axis=-1, keepdims=True))).sum(axis=-1).mean()
 
@@ -398,15 +360,14 @@ def train(
         gradients, _ = optim.clip_grad_norm(gradients, max_norm=1.0)
         weights = optimizer.apply_gradients(gradients, weights)
         model.update(weights)
-        average["weights"] = tree_map(
-            lambda old, new: ema_decay * old + (1 - ema_decay) * new, average["weights"], weights
-        )
+        average["weights"] = tree_map(lambda old, new: args.ema_decay * old + (1 - args.ema_decay) * new,
+                                      average["weights"], weights)
         return loss
 
     began_s = time.perf_counter()
     losses: list[mx.array] = []
     averaged = TinyTales(shape)
-    for index, windows in enumerate(batches(tokens, num_steps, batch_tokens, seed), start=1):
+    for index, windows in enumerate(batches(tokens, num_steps, args.batch_tokens, args.seed), start=1):
         model.train()
         losses.append(step(windows))
         mx.async_eval(losses[-1], state)
@@ -434,37 +395,17 @@ def export(model: TinyTales, tokenizer: Tokenizer, folder: Path, shape: Shape) -
     weights = {name: weight.astype(mx.float16) for name, weight in weights_of(model).items()}
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "pt"})
     tokenizer.save(str(folder / "tokenizer.json"))
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        **asdict(shape),
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "mlp_bias": False,
-        "initializer_range": 0.02,
-        "pretraining_tp": 1,
-        "rope_scaling": None,
-        "tie_word_embeddings": True,
-        "bos_token_id": end,
-        "eos_token_id": end,
-        "torch_dtype": "float16",
-        "use_cache": True,
-    }
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": END,
-        "eos_token": END,
-        "add_prefix_space": False,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": shape.max_position_embeddings,
-    }
-    generation_config = {"bos_token_id": end, "eos_token_id": end, "do_sample": True, "temperature": 0.8}
-    for name, content in (
-        ("config.json", config),
-        ("tokenizer_config.json", tokenizer_config),
-        ("generation_config.json", generation_config),
-    ):
+    config = dict(
+        architectures=["LlamaForCausalLM"], model_type="llama", **asdict(shape), hidden_act="silu",
+        attention_bias=False, attention_dropout=0.0, mlp_bias=False, initializer_range=0.02, pretraining_tp=1,
+        rope_scaling=None, tie_word_embeddings=True, bos_token_id=end, eos_token_id=end, torch_dtype="float16",
+        use_cache=True)
+    tokenizer_config = dict(
+        tokenizer_class="PreTrainedTokenizerFast", bos_token=END, eos_token=END, add_prefix_space=False,
+        clean_up_tokenization_spaces=False, model_max_length=shape.max_position_embeddings)
+    generation_config = dict(bos_token_id=end, eos_token_id=end, do_sample=True, temperature=0.8)
+    for name, content in (("config.json", config), ("tokenizer_config.json", tokenizer_config),
+                          ("generation_config.json", generation_config)):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -525,19 +466,7 @@ def main() -> None:
         if teacher is not None and mx.default_device() == mx.Device(mx.gpu):
             teacher.update(tree_map(lambda weight: weight.astype(mx.bfloat16), teacher.parameters()))
         began_s = time.perf_counter()
-        model = train(
-            corpus,
-            tokenizer,
-            num_steps=args.steps,
-            batch_tokens=args.batch_tokens,
-            learning_rate=args.learning_rate,
-            weight_decay=args.weight_decay,
-            dropout=args.dropout,
-            ema_decay=args.ema_decay,
-            seed=args.seed,
-            shape=shape,
-            teacher=teacher,
-        )
+        model = train(corpus, tokenizer, shape, args, teacher)
         export(model, tokenizer, args.out, shape)
         print(f"trained for {time.perf_counter() - began_s:.0f} s, wrote {args.out}")
     elif args.command == "evaluate":

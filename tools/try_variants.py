@@ -2,9 +2,6 @@
 
     python tools/try_variants.py              every lab
     python tools/try_variants.py 2.1 3.3      these labs
-    python tools/try_variants.py --update     also record which test catches a variant that was not caught before
-
-    python tools/try_variants.py --write DIR  also keep the files, to run them with ``pytest --impl``
 
 ``tools/variants/2.1/solutions.json`` contains three right solutions, ``base`` and two unusual ones, as edits of the
 starter: ``old`` is replaced by ``new``. ``variants.json`` contains the wrong solutions, each an edit of ``base``. A
@@ -37,8 +34,6 @@ VARIANTS_A_PROCESS = 30
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("labs", nargs="*", metavar="LAB")
-    parser.add_argument("--update", action="store_true", help="write down what is caught now")
-    parser.add_argument("--write", type=Path, metavar="DIR", help="keep the files there, in a folder for each lab")
     arguments = parser.parse_args(argv)
     labs = discover(VARIANTS.parents[1])
     numbers = arguments.labs or [lab.number for lab in labs if (VARIANTS / lab.number).is_dir()]
@@ -46,9 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in numbers:
         lab = find_lab(number, labs)
         with tempfile.TemporaryDirectory() as folder:
-            files = arguments.write / lab.number if arguments.write else Path(folder)
-            files.mkdir(parents=True, exist_ok=True)
-            problems, summary = try_lab(lab, VARIANTS / lab.number, files, arguments.update)
+            problems, summary = try_lab(lab, VARIANTS / lab.number, Path(folder))
         print(f"lab {lab.number}: {summary}", flush=True)
         for problem in problems:
             print(f"    {problem}", flush=True)
@@ -56,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if num_problems else 0
 
 
-def try_lab(lab: Lab, folder: Path, files: Path, updates: bool = False) -> tuple[list[str], str]:
+def try_lab(lab: Lab, folder: Path, files: Path) -> tuple[list[str], str]:
     """Return the problems that were found, and a summary. Write the solutions into ``files``."""
     variants = json.loads((folder / "variants.json").read_text(encoding="utf-8"))
     starter, solutions = shipped_starter(lab), json.loads((folder / "solutions.json").read_text(encoding="utf-8"))
@@ -70,12 +63,8 @@ def try_lab(lab: Lab, folder: Path, files: Path, updates: bool = False) -> tuple
         problems += _survivors(lab, files, caught[start:start + VARIANTS_A_PROCESS])
     for variant in (variant for variant in variants if variant["caught_by"] is None):
         failed = _failed(lab, files / f"{variant['name']}.py")
-        if failed and updates:
-            variant["caught_by"] = failed[0]
-        elif failed:
-            problems.append(f"{variant['name']} is caught by {failed[0]}: --update writes that down")
-    if updates:
-        (folder / "variants.json").write_text(json.dumps(variants, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        if failed:
+            problems.append(f"{variant['name']} is caught by {failed[0]}: write that down")
     left = [variant["name"] for variant in variants if variant["caught_by"] is None]
     num_caught = len(variants) - len(left)
     return problems, (f"{len(solutions)} right solutions, {len(variants)} wrong ones, of which {num_caught} are caught"

@@ -6,14 +6,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-from course_site.extension import source_of  # noqa: E402
-
 import mini_vllm  # noqa: E402
 
 project = "mini_vllm"
 copyright = "the authors of mini_vllm, Apache-2.0"
 version = release = mini_vllm.__version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.linkcode", "course_site.extension"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "course_site.extension"]
 
 # ---- texts
 nb_execution_mode = "off"  # notebooks are committed with their outputs, and tested elsewhere
@@ -31,7 +29,6 @@ autodoc_typehints_format = "short"
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 python_maximum_signature_line_length = 100
-linkcode_resolve = source_of
 # Nothing is fetched, so what Python, MLX and others define has no page to lead to; nor have type variables.
 nitpick_ignore_regex = [("py:.*", r"(?!mini_vllm\.).*"), ("py:class", r"mini_vllm\.[\w.]+\.(T|Result|AnyTenant|_\w+)")]
 

@@ -24,7 +24,7 @@ CPU_BATCHED_TOKENS, GPU_BATCHED_TOKENS = 256, 2048
 CPU_CHUNK_TOKENS = 96
 #: With a model of 22 MB, looking ahead made decoding 1.2 times as fast for one request, 1.1 times as fast for 2 to 4
 #: requests, and no faster for more requests. With a model of 109 MB, it made decoding slower: 0.93 times as fast.
-#: ``python tools/measure single``
+#: ``python tools/measure drafts``
 CPU_MAX_LOOKAHEAD, CPU_SMALL_MODEL_BYTES = 4, 64_000_000
 #: With MKL, whose products take a smaller part of a step, up to 16 requests gain from it.
 MKL_MAX_LOOKAHEAD = 16

@@ -59,7 +59,7 @@ KNOWN = {
         num_bytes=98_362_432,
         # Its makers recommend temperature 0.2 and top-p 0.9. With these, so small a model answers a third of all first
         # questions in another language. The most likely token is right more often, but then repeats itself; a penalty
-        # that grows with every repetition prevents that. ``python tools/measure quiz`` compares them.
+        # that grows with every repetition prevents that.
         sampling_defaults={"temperature": 0.0, "frequency_penalty": 0.5},
     ),
 }

@@ -21,27 +21,20 @@ def dedented(doc: str) -> list[str]:
 
 
 def with_drawings(lines: list[str]) -> list[str]:
-    """Insert ``::`` before every drawing, so that it is shown verbatim."""
+    """Insert ``::`` before every drawing, and move lists to the margin, where Sphinx takes them for lists."""
     kept: list[str] = []
-    in_drawing = False
-    for line in _with_lists_at_the_margin(lines):
+    in_drawing, margin = False, ""
+    for line in lines:
+        follows_text = bool(kept and kept[-1].strip())
+        if not follows_text:
+            found = _LIST.match(line)
+            margin = found[1] if found else ""
+        line = line.removeprefix(margin)
         is_inside = line.startswith("    ")
         if line.strip() and not is_inside:
             in_drawing = False
-        elif line.strip() and not in_drawing and not (kept and kept[-1].strip()):
+        elif line.strip() and not in_drawing and not follows_text:
             kept += ["::", ""]
             in_drawing = True
         kept.append(line)
     return kept
-
-
-def _with_lists_at_the_margin(lines: list[str]) -> list[str]:
-    """Move a list that is indented by a few spaces to the margin: Sphinx would take it for a quotation."""
-    moved: list[str] = []
-    margin = ""
-    for line in lines:
-        if not (moved and moved[-1].strip()):
-            found = _LIST.match(line)
-            margin = found[1] if found else ""
-        moved.append(line.removeprefix(margin))
-    return moved

@@ -1,7 +1,7 @@
 """How relative links are converted. They are written for readers of the repository, where they stay unchanged.
 
     ../../README.md#blocks          the page that shows that file, and the place on it
-    ../mini_vllm/scheduler.py#L40   a page with the source, at that line (``source:…``, see extension.py)
+    ../mini_vllm/scheduler.py       a page with the source (``source:…``, see extension.py)
     ../mini_vllm/models             the API page of the package
     solution.py                     plain text: the site contains no solution
     https://…                       unchanged
@@ -11,21 +11,39 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from urllib.parse import unquote
 
-from course_site.api import PACKAGE, SOURCE
-from course_site.markdown import Link, headings, sections, slug, turn_links
-from course_site.pages import README, Page, Site
+from course_site.pages import PACKAGE, Page, Site
 
+#: The scheme of a link to a page with the source of a file.
+SOURCE = "source:"
 #: The files of a lab's folder that may be shown. Solutions and wrong solutions are only for those who ask (`course
 #: solution`).
 _SHOWN_OF_A_LAB = ("starter.py", "test_lab.py", "lab.json")
 _IN_A_LAB = re.compile(r"phase-[^/]*/labs/[^/]*/(.*)")
 _IMAGES = (".svg", ".png", ".jpg", ".gif", ".webp")
-#: Used in place of a target: the file does not exist; or it exists but is not on the site, and the link becomes plain
-#: text.
-_NOWHERE, _NOT_SHOWN = "nowhere", "not shown"
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z+.-]*:")
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+#: A piece of code, which is left unchanged, or a link or an image.
+_LINK = re.compile(
+    r"(?P<code>(?P<ticks>`+)(?:(?!\n\n).)+?(?<!`)(?P=ticks)(?!`))"
+    r"|(?P<image>!?)\[(?P<text>(?:[^\[\]\\]|\\.|\[[^\[\]]*\])*)\]\((?P<target>[^()\s]+)(?P<title>\s+\"[^\"]*\")?\)",
+    re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Link:
+    """``[text](target "title")``, with an exclamation mark in front if it is an image."""
+
+    text: str
+    target: str
+    title: str = ""
+    is_image: bool = False
+
+    def __str__(self) -> str:
+        return f"{'!' if self.is_image else ''}[{self.text}]({self.target}{self.title})"
 
 
 class LinkTurner:
@@ -33,14 +51,8 @@ class LinkTurner:
 
     def __init__(self, site: Site) -> None:
         self.root = site.root
-        self._pages = {name: page for page in site.pages() for name in page.files if not page.section}
-        self._modules = {page.module: page for page in site.pages() if page.module}
-        #: Anchor of the README → the page that contains the section.
-        self._readme_pages: dict[str, Page] = {}
-        for page in site.pages():
-            if page.section:
-                text = sections((site.root / README).read_text(encoding="utf-8"))[page.section]
-                self._readme_pages.update({slug(heading.title): page for heading in headings(text)})
+        self._pages = {name: page for page in site.pages() for name in page.files}
+        self._modules = {page.module for page in site.pages() if page.module}
         self.pictures: set[str] = set()
         self.problems: list[str] = []
 
@@ -49,27 +61,24 @@ class LinkTurner:
         return turn_links(text, lambda link: self._turned(link, file, page))
 
     def _turned(self, link: Link, file: str, page: Page) -> str:
-        if _SCHEME.match(link.target) or link.target.startswith("#") and file != README:
-            return str(link)
         path, _, anchor = link.target.partition("#")
-        name = posixpath.normpath(posixpath.join(posixpath.dirname(file), unquote(path))) if path else file
-        target = self._target(name, anchor, page)
-        if target == _NOWHERE:
+        if _SCHEME.match(link.target) or not path:
+            return str(link)
+        name = posixpath.normpath(posixpath.join(posixpath.dirname(file), unquote(path)))
+        if name.startswith("..") or not (self.root / name).exists():
             self.problems.append(f"{file}: the link to {link.target} leads nowhere")
-        if target in (_NOWHERE, _NOT_SHOWN):
             return link.text
-        return str(Link(link.text, target, link.title, link.is_image))
+        target = self._target(name, f"#{anchor}" if anchor else "", page)
+        return link.text if target is None else str(Link(link.text, target, link.title, link.is_image))
 
-    def _target(self, name: str, anchor: str, page: Page) -> str:
-        """Return the target on ``page`` of a link to ``name``, which is relative to the repository."""
+    def _target(self, name: str, place: str, page: Page) -> str | None:
+        """Return the target on ``page`` of a link to ``name``, or None if ``name`` is not on the site.
+
+        ``name`` is relative to the repository.
+        """
         path = self.root / name
-        if name.startswith("..") or not path.exists():
-            return _NOWHERE
         if path.is_dir() and (path / "README.md").is_file():
             name = posixpath.join(name, "README.md")
-        place = f"#{anchor}" if anchor else ""
-        if name == README:
-            return self._readme_target(anchor, page)
         if name in self._pages:
             there = self._pages[name]
             stem, suffix = posixpath.splitext(posixpath.basename(name))
@@ -84,17 +93,39 @@ class LinkTurner:
             return _from(page, f"api/{room[1]}.md")
         lab_file = _IN_A_LAB.fullmatch(name)
         if path.is_dir() or lab_file and lab_file[1] not in _SHOWN_OF_A_LAB:
-            return _NOT_SHOWN
-        return f"{SOURCE}{name}{place}"
-
-    def _readme_target(self, anchor: str, page: Page) -> str:
-        if not anchor:
-            return _from(page, "index.md")
-        if anchor not in self._readme_pages:
-            return _NOWHERE
-        there = self._readme_pages[anchor]
-        return _from(page, f"{there.name}.md") + ("" if anchor == slug(there.section) else f"#{anchor}")
+            return None
+        return f"{SOURCE}{name}"
 
 
 def _from(page: Page, name: str) -> str:
     return posixpath.relpath(name, posixpath.dirname(page.name) or ".")
+
+
+def turn_links(text: str, turned: Callable[[Link], str]) -> str:
+    """Replace every link and image by the result of ``turned``. Leave code unchanged."""
+
+    def replacement(found: re.Match[str]) -> str:
+        if found["code"]:
+            return found["code"]
+        inner = turn_links(found["text"], turned)  # an image may be inside a link
+        return turned(Link(inner, found["target"], found["title"] or "", bool(found["image"])))
+
+    return "".join(piece if is_code else _LINK.sub(replacement, piece) for piece, is_code in _pieces(text))
+
+
+def _pieces(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the text in pieces, each with whether it is a fenced code block."""
+    piece, fence = "", ""
+    for line in text.splitlines(keepends=True):
+        mark = _FENCE.match(line)
+        if fence:
+            piece += line
+            if mark is not None and mark[1].startswith(fence) and not line.strip().strip(mark[1][0]):
+                yield piece, True
+                piece, fence = "", ""
+            continue
+        if mark is not None:
+            yield piece, False
+            piece, fence = "", mark[1]
+        piece += line
+    yield piece, bool(fence)

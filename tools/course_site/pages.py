@@ -1,13 +1,13 @@
 """Which files are pages of the site, what each page is called, and the order of the pages.
 
-    README.md                      every section a page: the-course, for-students, measured, …
+    README.md                      about
     notebooks/00-tour.ipynb        notebooks/00-tour
     phase-02-…/README.md           phase-02-…/index
     notebooks/02-….ipynb             below it, before the labs
     phase-02-…/labs/lab-01-…/        phase-02-…/lab-01-…: README, hints and answers on one page
-    docs/engine.md                 docs/engine, and the API, made from the modules that it names; docs/serving, …
+    docs/engine.md                 docs/engine, and the API: a page for every module and package that its tables name
 
-Everything is derived from the folders: a new lab, notebook or README section gets its place without a change here.
+Everything is derived from the folders: a new lab or notebook gets its place without a change here.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_site import api
-from course_site.markdown import sections, slug
-
 #: The frame of the front page, the only text written for the site alone.
 FRONT = "docs/site/index.md"
 README = "README.md"
-#: The place of each README section. A section that is not named here goes to the end of "Start".
-ENGINE_SECTIONS = ("the-engine",)
 ENGINE_DOCS = ("docs/engine", "docs/using", "docs/serving", "docs/gpu", "docs/scaling", "docs/benchmarks")
-MAKING_SECTIONS = ("for-instructors", "layout")
-START_SECTIONS = ("two-commands", "the-course", "for-students")
+#: The engine's map. Each of its tables names modules and packages in the first column.
+MAP = "docs/engine.md"
+PACKAGE = "mini_vllm"
+#: Packages that contain commands and test suites, but nothing to import.
+NOT_CALLED = ("cli", "demo", "benchmark", "tests")
+MODULE_NAME = re.compile(r"`(\w+)(\.py|/)`")
 #: Folders without pages: built, or not part of the project.
 _OUTSIDE = re.compile(r"(^|/)(\..*|build|dist|__pycache__|[^/]*\.egg-info)(/|$)")
 
@@ -40,8 +39,7 @@ class Page:
     name: str
     #: Relative to the repository.
     files: tuple[str, ...] = ()
-    #: The section of the README, or the module of the engine, that the page shows.
-    section: str = ""
+    #: The module of the engine that the page shows.
     module: str = ""
     below: tuple[Page, ...] = ()
 
@@ -66,61 +64,44 @@ class Site:
 
 def site_of(root: Path) -> Site:
     """Return the pages of the course at ``root``."""
-    of_readme = {slug(title): title for title in sections((root / README).read_text(encoding="utf-8"))}
-    placed = (*START_SECTIONS, *ENGINE_SECTIONS, *MAKING_SECTIONS)
-
-    def from_readme(*names: str) -> list[Page]:
-        return [Page(name, (README,), section=of_readme[name]) for name in names if name in of_readme]
-
     def from_files(*patterns: str) -> list[Page]:
         found = [path.relative_to(root).as_posix() for pattern in patterns for path in sorted(root.glob(pattern))]
         return [Page(name.rpartition(".")[0], (name,)) for name in found if not _OUTSIDE.search(name)]
 
-    def from_docs(of_engine: bool) -> list[Page]:
-        return [page for page in from_files("docs/*.md") if (page.name in ENGINE_DOCS) == of_engine]
-
+    docs = from_files("docs/*.md")
     phases = [_phase(root, folder) for folder in sorted(root.glob("phase-*")) if (folder / "README.md").is_file()]
     shown = {name for phase in phases for page in phase.walk() for name in page.files}
-    notebooks = [page for page in from_files("notebooks/*.ipynb") if not shown & set(page.files)]
+    decisions = Page("docs/decisions/index", ("docs/decisions/README.md",),
+                     below=tuple(from_files("docs/decisions/[0-9]*.md")))
+    api = Page("api/index", below=tuple(Page(f"api/{name}", module=name)
+                                        for name in modules_of_the_map((root / MAP).read_text(encoding="utf-8"))))
     return Site(root, {
-        "Start": (*notebooks, *from_readme(*START_SECTIONS, *(name for name in of_readme if name not in placed))),
+        "Start": (Page("about", (README,)),
+                  *(page for page in from_files("notebooks/*.ipynb") if not shown & set(page.files))),
         "The course": tuple(phases),
-        "The engine": (*from_readme(*ENGINE_SECTIONS), *from_docs(True), *from_files("deploy/*.md"), _api(root),
+        "The engine": (*(page for page in docs if page.name in ENGINE_DOCS), *from_files("deploy/*.md"), api,
                        *from_files("mini_vllm/assets/*/README.md")),
-        "Teaching and authoring": (*from_readme("for-instructors"), *from_docs(False),
-                                   *from_files("grading/*.md", "course/*.md", "CONTRIBUTING.md"), *_decisions(root),
-                                   *from_readme("layout"), *from_files("SECURITY.md", "CHANGELOG.md")),
+        "Teaching and authoring": (*(page for page in docs if page.name not in ENGINE_DOCS),
+                                   *from_files("grading/*.md", "course/*.md", "CONTRIBUTING.md"),
+                                   *([decisions] if (root / decisions.files[0]).is_file() else []),
+                                   *from_files("SECURITY.md", "CHANGELOG.md")),
     })
 
 
 def _phase(root: Path, folder: Path) -> Page:
-    def named(*parts: str) -> str:
-        return "/".join((folder.name, *parts))
+    def page_of(name: str, *files: str) -> Page:
+        return Page(f"{folder.name}/{name}", tuple(f"{folder.name}/{file}" for file in files
+                                                   if (folder / file).is_file()))
 
     number = folder.name.split("-")[1]
     below = [Page(f"notebooks/{path.stem}", (f"notebooks/{path.name}",))
              for path in sorted(root.glob(f"notebooks/{number}-*.ipynb"))]
-    below += [Page(named(path.stem), (named(path.name),)) for path in sorted(folder.glob("*.md"))
-              if path.name != "README.md"]  # the primer
-    for lab in sorted(folder.glob("labs/*/README.md")):
-        files = [named("labs", lab.parent.name, name) for name in ("README.md", "hints.md", "answers.md")]
-        below.append(Page(named(lab.parent.name), tuple(name for name in files if (root / name).is_file())))
-    for page in sorted(folder.glob("*/README.md")):  # the capstone
-        below.append(Page(named(page.parent.name), (named(page.parent.name, "README.md"),)))
-    return Page(named("index"), (named("README.md"),), below=tuple(below))
-
-
-def _decisions(root: Path) -> list[Page]:
-    """Return the list of decision records, with the records below it."""
-    folder = root / "docs/decisions"
-    below = tuple(Page(f"docs/decisions/{path.stem}", (path.relative_to(root).as_posix(),))
-                  for path in sorted(folder.glob("[0-9]*.md")))
-    return [Page("docs/decisions/index", ("docs/decisions/README.md",), below=below)] if below else []
-
-
-def _api(root: Path) -> Page:
-    modules = api.modules_of_the_map((root / api.MAP).read_text(encoding="utf-8"))
-    return Page("api/index", below=tuple(Page(f"api/{name}", module=name) for name in modules))
+    below += [page_of(path.stem, path.name) for path in sorted(folder.glob("*.md")) if path.name != "README.md"]
+    for lab in (path.parent.name for path in sorted(folder.glob("labs/*/README.md"))):
+        below.append(page_of(lab, *(f"labs/{lab}/{name}" for name in ("README.md", "hints.md", "answers.md"))))
+    below += [page_of(path.parent.name, f"{path.parent.name}/README.md")
+              for path in sorted(folder.glob("*/README.md"))]  # the capstone
+    return Page(f"{folder.name}/index", (f"{folder.name}/README.md",), below=tuple(below))
 
 
 def texts_of(root: Path) -> list[str]:
@@ -130,3 +111,18 @@ def texts_of(root: Path) -> list[str]:
         folders[:] = [name for name in folders if not _OUTSIDE.search(name)]
         found += [Path(parent, name).relative_to(root).as_posix() for name in names if name.endswith((".md", ".ipynb"))]
     return sorted(found)
+
+
+def table_of_modules(text: str) -> str:
+    """Return the map's section with the tables of modules."""
+    found = re.search(r"^## The modules\n.*?(?=^## |\Z)", text, re.M | re.S)
+    if found is None:
+        raise ValueError(f"{MAP} has no section 'The modules'")
+    return found[0]
+
+
+def modules_of_the_map(text: str) -> list[str]:
+    """Return the modules and packages in the order of the map's tables: ``request``, ``block_pool``, …"""
+    rows = [line for line in table_of_modules(text).splitlines() if line.startswith("| `")]
+    names = [name for row in rows for name, _ in MODULE_NAME.findall(row.split("|")[1])]
+    return [name for name in names if name not in NOT_CALLED]

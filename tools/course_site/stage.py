@@ -9,18 +9,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from course_site import api
-from course_site.folding import answers_section, hints_section
-from course_site.links import LinkTurner
-from course_site.markdown import lines_of, sections, shifted
-from course_site.pages import FRONT, README, Page, Site
+from course.lab.answers import INTERVIEW, parse_answers, questions_of
+from course.lab.hints import parse_hints, task_titles
+from course_site.links import SOURCE, LinkTurner
+from course_site.pages import FRONT, MAP, MODULE_NAME, NOT_CALLED, PACKAGE, README, Page, Site, table_of_modules
 
-#: ``{{README.md | decode-16 | ([\d.]+) times}}``: the first group of the pattern, in the row of that name.
-_NUMBER = re.compile(r"\{\{(\S+) \| (\S+) \| (.+?)\}\}")
-#: ``{{README.md}}``: the file's description of itself, the first paragraph under its title.
-_PARAGRAPH = re.compile(r"\{\{(\S+)\}\}")
-
-
+#: What a hint of each level contains, in the README's words for ``course hint``.
+LEVELS = {1: "a nudge", 2: "the idea", 3: "nearly the code"}
 #: A link that shows a picture from another site. Our site must work without a network, so on its pages the link shows
 #: the picture's alternative text instead.
 _BADGE = re.compile(r"\[!\[([^\]]*)\]\(https?://[^)\s]+\)\]")
@@ -33,23 +28,23 @@ class StageError(Exception):
 def stage(site: Site, folder: Path) -> None:
     """Write all pages into ``folder``, with the pictures that they show.
 
-    Unchanged files are not touched, and files that are no longer a page are deleted. Raise StageError, and write
-    nothing, if a link is broken.
+    Unchanged files are not touched, so that Sphinx reads only the others, and files that are no longer a page are
+    deleted. Raise StageError, and write nothing, if a link is broken.
     """
     links = LinkTurner(site)
-    texts = {f"{page.name}{_suffix(page)}": text_of(site, page, links) for page in site.pages()}
+    texts = {f"{page.name}{'.ipynb' if ''.join(page.files).endswith('.ipynb') else '.md'}": text_of(site, page, links)
+             for page in site.pages()}
     if links.problems:
         raise StageError("\n".join(links.problems))
     wanted = {folder / name for name in (*texts, *links.pictures)}
     for old in [path for path in folder.rglob("*") if path.is_file() and path not in wanted]:
         old.unlink()
+    for path in wanted:
+        path.parent.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        path = folder / name
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        if not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != text:
+            (folder / name).write_text(text, encoding="utf-8")
     for name in links.pictures:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(site.root / name, folder / name)
 
 
@@ -59,18 +54,17 @@ def text_of(site: Site, page: Page, links: LinkTurner) -> str:
         return (site.root / name).read_text(encoding="utf-8")
 
     if page.module:
-        return api.module_page(site.root, page.module)
+        return module_page(site.root, page.module)
     if page.name == "api/index":
         # Links in the map's own text are relative to the map; links to the modules are made here, relative to the API.
-        return api.index_page(links.turned(read(api.MAP), api.MAP, page)) + _toctree(page, page.below)
-    if page.section:
-        return shifted(links.turned(sections(read(README))[page.section], README, page), -1)
+        return index_page(links.turned(read(MAP), MAP, page)) + _toctree(page, page.below)
     file = page.files[0]
-    if file == FRONT:
-        text = links.turned(filled(read(FRONT), site.root), FRONT, page)
-        return text + "".join(_toctree(page, pages, caption) for caption, pages in site.groups.items())
     if file.endswith(".ipynb"):
         return _notebook(json.loads(read(file)), file, page, links)
+    if file == FRONT:
+        paragraph = next(part for part in read(README).split("\n\n") if part[0].isalpha())
+        text = links.turned(read(FRONT).replace("{{README.md}}", paragraph), FRONT, page)
+        return text + "".join(_toctree(page, pages, caption) for caption, pages in site.groups.items())
     text = links.turned(read(file), file, page)
     for other in page.files[1:]:
         section = hints_section(read(other)) if other.endswith("hints.md") else answers_section(read(file), read(other))
@@ -78,13 +72,28 @@ def text_of(site: Site, page: Page, links: LinkTurner) -> str:
     return text + (_toctree(page, page.below) if page.below else "")
 
 
-def filled(text: str, root: Path) -> str:
-    """Put in the first paragraph of each file that the text names."""
-    def paragraph(found: re.Match[str]) -> str:
-        under_title = "".join(line for line, _ in lines_of((root / found[1]).read_text(encoding="utf-8"))).split("\n\n")
-        return next(part for part in under_title if part[0].isalpha())
+def hints_section(hints: str) -> str:
+    """Convert a lab's hints.md to a section of its page: three folded levels for every task."""
+    titles = task_titles(hints)
+    parts = ["## Hints", "There are three hints per task. Try again after each one before you open the next."]
+    for task, levels in parse_hints(hints).items():
+        parts.append(f"### Task {task}: {titles[task]}")
+        parts += [_folded(f"Hint {level}: {LEVELS[level]}", hint, "hint") for level, hint in sorted(levels.items())]
+    return "\n\n".join(parts) + "\n"
 
-    return _PARAGRAPH.sub(paragraph, text)
+
+def answers_section(readme: str, answers: str) -> str:
+    """Convert a lab's answers.md to a section of its page: every open question again, with a folded answer."""
+    found = parse_answers(answers)
+    parts = ["## Answers", "Answers to the questions that this page leaves open. Think first."]
+    for question in questions_of(readme):
+        name = "The interview question" if question.name == INTERVIEW else f"Stretch {question.name}"
+        parts += [f"**{name}.** {question.text}", _folded("Answer", found[question.name], "answer")]
+    return "\n\n".join(parts) + "\n"
+
+
+def _folded(summary: str, text: str, kind: str) -> str:
+    return f'<details class="{kind}">\n<summary>{summary}</summary>\n\n{text.strip()}\n\n</details>\n'
 
 
 def _notebook(notebook: dict[str, Any], file: str, page: Page, links: LinkTurner) -> str:
@@ -94,11 +103,35 @@ def _notebook(notebook: dict[str, Any], file: str, page: Page, links: LinkTurner
     return json.dumps(notebook, ensure_ascii=False, indent=1) + "\n"
 
 
-def _suffix(page: Page) -> str:
-    return ".ipynb" if page.files and page.files[0].endswith(".ipynb") else ".md"
-
-
 def _toctree(page: Page, pages: tuple[Page, ...], caption: str = "") -> str:
     names = [posixpath.relpath(each.name, posixpath.dirname(page.name) or ".") for each in pages]
     options = [":hidden:", *([f":caption: {caption}"] if caption else [])]
     return "\n".join(["", "```{toctree}", *options, "", *names, "```", ""])
+
+
+# ---- the API
+
+
+def index_page(text: str) -> str:
+    """Return the map's tables with the module names linked to their pages."""
+    def linked(row: re.Match[str]) -> str:
+        return MODULE_NAME.sub(lambda name: name[0] if name[1] in NOT_CALLED else f"[{name[0]}]({name[1]}.md)", row[0])
+
+    section = re.sub(r"^\| `[^|]*\|", linked, table_of_modules(text), flags=re.M)
+    return re.sub(r"^##(#*) ", r"#\1 ", section, flags=re.M).replace("# The modules", "# The API", 1)
+
+
+def module_page(root: Path, name: str) -> str:
+    """Return a page with the docstrings of a module, or of a package and all its modules."""
+    folder = root / PACKAGE / name
+    found = sorted(path for path in folder.rglob("*.py") if not path.name.startswith(("test_", "conftest", "__"))
+                   and "browser" not in path.parts)
+    paths = [folder / "__init__.py", *found] if folder.is_dir() else [folder.with_suffix(".py")]
+    parts = [f"# {name}"]
+    for path in paths:
+        file = path.relative_to(root).as_posix()
+        module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        if path in found:
+            parts.append(f"## {module.removeprefix(f'{PACKAGE}.{name}.')}")
+        parts += [f"[`{file}`]({SOURCE}{file})", f"```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n```"]
+    return "\n\n".join(parts) + "\n"

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampling.row import SamplerRow
 
+#: The number of standard deviations that a normal distribution exceeds once in ten million times.
+ONCE_IN_TEN_MILLION = 5.2
+
 
 def reference(logits: Sequence[float], row: SamplerRow) -> tuple[list[float], float]:
     """Return the probabilities by token id, all 0 if no token is left, and the smallest margin of any decision."""
@@ -71,3 +74,11 @@ def kept_tokens(x: Sequence[float], weight: Sequence[float], p: SamplingParams) 
     if p.min_p:
         nearest = min([nearest] + [abs(weight[token] - p.min_p) for token in kept if weight[token] not in (0, 1)])
     return [token for token in kept if weight[token] >= p.min_p], nearest
+
+
+def chi_square_bound(freedom: int) -> float:
+    """Return the chi-square value exceeded about once in ten million times (approximation of Wilson and Hilferty)."""
+    if freedom == 0:
+        return 1e-6
+    part = 2 / (9 * freedom)
+    return freedom * (1 - part + ONCE_IN_TEN_MILLION * math.sqrt(part)) ** 3

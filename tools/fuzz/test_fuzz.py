@@ -1,57 +1,32 @@
 """The first cases of the fuzzers, the command that runs them, and deliberate bugs that they must find."""
 
-import itertools
-import threading
+import json
+import random
+import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fuzz import async_engine, engine, sampler, speculation, structured
-from fuzz.__main__ import FUZZERS, fuzz, main
+from fuzz import models, speculation, with_transformers
+from fuzz.__main__ import fuzz, main
+from fuzz.with_transformers import BOTH, EQUAL, NUM_TOKENS, REFUSED, TRANSFORMERS_ONLY, compare_config
 from mini_vllm.attention import PagedKVCache
+from mini_vllm.backend import mx
 from mini_vllm.block_pool import BlockPool
-from mini_vllm.conftest import THOROUGH, examples
-from mini_vllm.engine_thread import EngineThread
+from mini_vllm.conftest import examples
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.prefix_tree import PrefixTree
+from mini_vllm.model_runner import ModelRunner, RequestStep
+from mini_vllm.models.loader import load
+from mini_vllm.models.random_model import random_weights
 from mini_vllm.recovery import Recovery
-from mini_vllm.request import RequestStatus
 from mini_vllm.scheduler import Scheduler
-from mini_vllm.speculation.speculation import Speculation
 from mini_vllm.speculation.verifier import Verifier
 from mini_vllm.structured.compiler import Cursor
-from mini_vllm.structured.grammar import RegexGrammar
-
-# ---- the fuzzers
 
 
 def test_the_first_schedules_give_what_each_request_gives_alone():
-    assert fuzz("engine", engine.run_case, 0, range(examples(5)), seconds=60 * THOROUGH) == 0
-
-
-def test_the_first_schedules_with_drafts_give_what_each_request_gives_alone():
-    assert fuzz("speculation", speculation.run_case, 0, range(examples(8)), seconds=60 * THOROUGH) == 0
-
-
-def test_the_first_structured_outputs_match():
-    assert fuzz("structured", structured.run_case, 0, range(examples(4)), seconds=60 * THOROUGH) == 0
-
-
-def test_the_first_streams_get_their_own_tokens():
-    assert fuzz("async", async_engine.run_case, 0, range(examples(1)), seconds=60 * THOROUGH) == 0
-
-
-def test_the_first_draws_are_those_of_numpy():
-    assert fuzz("sampler", sampler.run_case, 0, range(examples(2)), seconds=60 * THOROUGH) == 0
-
-
-def fails(run_case, seed=0, num_cases=80):
-    """Return the message of the first case that fails."""
-    for case in range(num_cases):
-        try:
-            run_case(seed, case)
-        except AssertionError as error:
-            return str(error)
-    pytest.fail(f"{num_cases} cases, and none found the bug")
+    assert fuzz("speculation", speculation.run_case, 0, range(examples(12))) == 0
 
 
 def never_forks(monkeypatch):
@@ -69,25 +44,6 @@ def keeps_what_was_computed_when_preempted(monkeypatch):
     monkeypatch.setattr(Scheduler, "preempt", preempt)
 
 
-def ignores_extra_keys(monkeypatch):
-    real_match, real_insert = PrefixTree.match, PrefixTree.insert
-    monkeypatch.setattr(PrefixTree, "match", lambda self, ids, extra_keys=None: real_match(self, ids))
-    monkeypatch.setattr(PrefixTree, "insert", lambda self, ids, blocks, num=None, extra_keys=None, with_tail=False:
-                        real_insert(self, ids, blocks, num, None, with_tail))
-
-
-def leaks_a_block_at_every_end(monkeypatch):
-    real = Scheduler.abort_request
-
-    def abort_request(self, request_id):
-        request = self.requests.get(request_id)
-        if request is not None and request.status is RequestStatus.RUNNING:
-            self.kv_cache.block_pool.get_new_blocks(self.kv_cache.block_pool.get_num_free_blocks() > 0)
-        return real(self, request_id)
-
-    monkeypatch.setattr(Scheduler, "abort_request", abort_request)
-
-
 def trusts_what_a_broken_step_wrote(monkeypatch):
     monkeypatch.setattr(Recovery, "discard", lambda self, block_ids: None)
 
@@ -102,14 +58,6 @@ def copies_nothing(monkeypatch):
     monkeypatch.setattr(PagedKVCache, "copy_blocks", lambda self, copies: None)
 
 
-@pytest.mark.parametrize("bug", [never_forks, keeps_what_was_computed_when_preempted, ignores_extra_keys,
-                                 leaks_a_block_at_every_end, trusts_what_a_broken_step_wrote,
-                                 keeps_what_three_share, copies_nothing])
-def test_the_engine_fuzzer_finds(bug, monkeypatch):
-    bug(monkeypatch)
-    assert "drawn: " in fails(engine.run_case)
-
-
 def accepts_every_guess(monkeypatch):
     monkeypatch.setattr(Verifier, "accept", lambda self, draft, drawn: list(drawn))
 
@@ -118,94 +66,91 @@ def keeps_slots_of_wrong_guesses(monkeypatch):
     monkeypatch.setattr(KVCacheManager, "give_back_slots", lambda self, request: None)
 
 
-def counts_wrong_guesses_as_computed(monkeypatch):
-    real = Speculation.settle
-
-    def settle(self, plan):
-        for request in plan.requests:
-            if request.request_id in plan.drafts and request.status is RequestStatus.RUNNING:
-                request.num_computed_tokens = min(request.num_computed_tokens + 1, request.num_tokens)
-        real(self, plan)
-
-    monkeypatch.setattr(Speculation, "settle", settle)
-
-
-def draws_along_a_draft_with_the_noise_of_the_first_token(monkeypatch):
-    monkeypatch.setattr(Verifier, "rows", lambda self, row, draft: [row] * (len(draft) + 1))
-
-
-@pytest.mark.parametrize("bug", [accepts_every_guess, keeps_slots_of_wrong_guesses, counts_wrong_guesses_as_computed,
-                                 draws_along_a_draft_with_the_noise_of_the_first_token])
-def test_the_fuzzer_of_drafts_finds(bug, monkeypatch):
-    bug(monkeypatch)
-    assert "drawn: " in fails(speculation.run_case)
-
-
 def has_no_masks(monkeypatch):
     monkeypatch.setattr(Cursor, "allowed", lambda self: None)
 
 
-def may_always_end(monkeypatch):
-    real = RegexGrammar.allowed
-
-    def allowed(self, state):
-        mask = real(self, state).copy()
-        mask[self.vocabulary.eos_token_ids] = True
-        return mask
-
-    monkeypatch.setattr(RegexGrammar, "allowed", allowed)
-
-
-def stays_at_the_beginning_of_its_grammar(monkeypatch):
-    monkeypatch.setattr(Cursor, "after", lambda self, token_ids: self)
-
-
-@pytest.mark.parametrize("bug", [has_no_masks, may_always_end, stays_at_the_beginning_of_its_grammar])
-def test_the_fuzzer_of_structured_outputs_finds(bug, monkeypatch):
+@pytest.mark.parametrize("bug", [never_forks, keeps_what_was_computed_when_preempted, trusts_what_a_broken_step_wrote,
+                                 keeps_what_three_share, copies_nothing, accepts_every_guess,
+                                 keeps_slots_of_wrong_guesses, has_no_masks])
+def test_the_schedules_find(bug, monkeypatch, capsys):
     bug(monkeypatch)
-    assert " after " in fails(structured.run_case)
+    assert fuzz("speculation", speculation.run_case, 0, range(100)) == 1, "100 cases, and none found the bug"
+    assert "drawn: " in capsys.readouterr().err
 
 
-def test_a_case_is_the_same_whenever_it_is_run(monkeypatch):
-    never_forks(monkeypatch)
-    assert fails(engine.run_case) == fails(engine.run_case)
+# ---- mlx-lm and transformers
 
 
-def leaves_those_who_left(monkeypatch):
-    """Make the engine forget abandoned streams but still compute their requests."""
-    monkeypatch.setattr(EngineThread, "abandon",
-                        lambda self, engine, stream: self.streams.pop(stream.request_id, None))
+def test_random_networks_decode_what_mlx_lm_decodes(monkeypatch):
+    """Decode fewer tokens per request than the command: together the cases still cross every kind of boundary."""
+    pytest.importorskip("mlx_lm.utils", reason="mlx-lm is the oracle: pip install mlx-lm")
+    monkeypatch.setattr(models, "NUM_TOKENS", 10)
+    for case in range(30):
+        counts = models.run_case(0, case)
+        assert counts["tokens"] == 10 * counts["requests"]
+        assert counts["ties"] <= counts["tokens"] // 50, "this many near-ties hide something"
 
 
-def gives_away_the_output_of_another(monkeypatch):
-    real = EngineThread.hand_out
+def test_a_wrong_token_is_told_with_all_that_was_drawn(monkeypatch):
+    pytest.importorskip("mlx_lm.utils")
+    right = models.decode
 
-    def hand_out(self, outputs):
-        unfinished = [output for output in outputs if not output.finished]
-        for output, completions in zip(unfinished, [output.outputs for output in reversed(unfinished)]):
-            output.outputs = completions
-        real(self, outputs)
+    def wrong(folder, drawn):
+        outputs = right(folder, drawn)
+        outputs[0][7] = (outputs[0][7] + 1) % 256
+        return outputs
 
-    monkeypatch.setattr(EngineThread, "hand_out", hand_out)
-
-
-@pytest.mark.parametrize("bug", [leaves_those_who_left, gives_away_the_output_of_another])
-def test_the_async_fuzzer_finds(bug, monkeypatch):
-    bug(monkeypatch)
-    assert "drawn: " in fails(async_engine.run_case)
+    monkeypatch.setattr(models, "decode", wrong)
+    with pytest.raises(AssertionError, match=r"case 2 of seed 0: token \d+ of request 0 is \d+, mlx-lm's is "
+                                             r"\d+, whose logit is \d+\.\d+ higher\nCase\(config={'model_type'"):
+        models.run_case(0, 2)
 
 
-def test_a_case_that_hangs_fails_with_the_stacks_of_all_threads(monkeypatch):
-    end = threading.Event()
-    monkeypatch.setattr(async_engine, "TIMEOUT_S", 0.05)
-    monkeypatch.setattr(async_engine.Scenario, "run", lambda self: end.wait())
-    monkeypatch.setattr(async_engine.Scenario, "check", lambda self: None)
-    try:
-        with pytest.raises(AssertionError, match="the case hangs: no end after 0.05 s") as failure:
-            async_engine.run_case(0, 0)
-    finally:
-        end.set()
-    assert "thread async case:" in str(failure.value) and "end.wait()" in str(failure.value)
+class Peer:
+    """Answers as transformers would, from the engine, with ``error`` added to the last logits."""
+
+    def __init__(self, error=0.0, refusal=""):
+        self.error, self.refusal = error, refusal
+
+    def ask(self, folder, token_ids, seed, has_own_head):
+        folder = Path(folder)
+        try:
+            weights = random_weights(json.loads((folder / "config.json").read_text()), seed)
+        except ValueError as error:
+            return str(error)
+        mx.save_safetensors(str(folder / "model.safetensors"), weights)
+        runner = ModelRunner(load(folder).model, num_blocks=NUM_TOKENS, block_size=8)
+        logits = [runner.step([RequestStep([token], list(range(1, 13)), end, True)])[0]
+                  for end, token in enumerate(token_ids, 1)]
+        logits = np.array(mx.stack(logits))
+        logits[-1, 5] += self.error
+        np.save(folder / "logits.npy", logits)
+        return self.refusal
+
+
+def first_case(wanted):
+    """Return the first case whose counts have ``wanted``, and the counts."""
+    return next((case, counts) for case in range(50) if (counts := compare_config(Peer(), 0, case))[wanted])
+
+
+def test_wrong_logits_are_told_with_the_config_and_refusals_are_counted():
+    case, counts = first_case(EQUAL)
+    assert {name for name, count in counts.items() if count} == {"configs", EQUAL}
+    with pytest.raises(AssertionError, match=f"case {case} of seed 0: logits differ from transformers' by 0.5000, .*\n"
+                                             '{"model_type": '):
+        compare_config(Peer(error=0.5), 0, case)
+    counts = compare_config(Peer(refusal="KeyError: 1.5 of /qwen3"), 0, case)
+    assert counts[TRANSFORMERS_ONLY] == counts["refused: (transformers) KeyError: # of /qwen3"] == 1
+    _, counts = first_case(BOTH)
+    assert [count for name, count in counts.items() if name.startswith(REFUSED)] == [1] and counts[EQUAL] == 0
+
+
+def test_the_random_configs_are_of_all_kinds():
+    configs = [with_transformers.draw_config(random.Random(case)) for case in range(300)]
+    ropes = [config[name] for config in configs for name in ("rope_scaling", "rope_parameters") if config.get(name)]
+    assert {config["model_type"] for config in configs} == {"llama", "mistral", "qwen2", "qwen3", "gemma"}
+    assert {rope.get("rope_type") or rope["type"] for rope in ropes} >= {"default", "linear", "llama3", "yarn"}
 
 
 # ---- the command
@@ -215,78 +160,27 @@ def draw(seed, case):
     """Run a case of a fake fuzzer: every case tries 2 things, and case 3 of seed 5 fails."""
     if (seed, case) == (5, 3):
         raise AssertionError(f"drawn: {seed * case}, which is too much")
-    return {"things": 2, "even cases": case % 2 == 0}
+    return {"things": 2}
 
 
-def test_a_run_closes_with_what_was_tried(monkeypatch, capsys):
-    monkeypatch.setattr(engine, "run_case", draw)
-    assert main(["engine", "--cases", "5", "--seed", "4"]) == 0
+def test_a_run_closes_with_what_was_tried_and_says_how_to_repeat_a_failure(monkeypatch, capsys):
+    monkeypatch.setattr(speculation, "run_case", draw)
+    assert main(["speculation", "--cases", "5", "--seed", "4"]) == 0
+    assert re.fullmatch(r"speculation, seed 4: 5 cases in .* s, no failure; 10 things\n", capsys.readouterr().out)
+    assert main(["speculation", "--seed", "5"]) == 1
     out, err = capsys.readouterr()
-    assert out.startswith("engine, seed 4: 5 cases in ") and out.endswith("no failure; 10 things, 3 even cases\n")
-    assert out.count("\n") == 1 and "failed" not in err
-
-
-def test_a_failure_says_what_was_drawn_and_how_to_repeat_it(monkeypatch, capsys):
-    monkeypatch.setattr(engine, "run_case", draw)
-    assert main(["engine", "--seed", "5"]) == 1
-    out, err = capsys.readouterr()
-    assert "drawn: 15, which is too much\n" in err and "Traceback" not in err
-    assert "case 3 failed; to repeat it: python tools/fuzz engine --seed 5 --case 3\n" in err
+    assert err == ("drawn: 15, which is too much\n"
+                   "case 3 failed; to repeat it: python tools/fuzz speculation --seed 5 --case 3\n")
     assert "3 cases in" in out and "1 failure; 6 things" in out
-    assert main(["engine", "--seed", "5", "--case", "3"]) == 1
-    again = capsys.readouterr()
-    assert again.err == err and "0 cases in" in again.out and "nothing was tried" in again.out
-    assert main(["engine", "--seed", "5", "--case", "2"]) == 0
-    assert "1 case in" in capsys.readouterr().out
-
-
-def test_any_error_of_a_case_is_a_failure(capsys):
-    def divide(seed, case):
-        return {"quotients": 1 // (2 - case)}
-
-    assert fuzz("engine", divide, 0, itertools.count(), seconds=60) == 1
-    err = capsys.readouterr().err
-    assert "ZeroDivisionError" in err and "return {" in err and "--seed 0 --case 2" in err
-
-
-def test_ctrl_c_says_what_was_tried_so_far(capsys):
-    def interrupted(seed, case):
-        if case == 2:
-            raise KeyboardInterrupt
-        return {"things": 1}
-
-    assert fuzz("async", interrupted, 0, itertools.count(), seconds=60) == 130
-    out, err = capsys.readouterr()
-    assert "2 cases in" in out and "until Ctrl-C, no failure; 2 things" in out and "failed" not in err
-
-
-def test_no_case_begins_after_the_time(capsys):
-    clock = itertools.count().__next__
-    assert fuzz("engine", lambda seed, case: {"things": 1}, 0, itertools.count(), seconds=4, clock=clock) == 0
-    assert "3 cases in 5.0 s" in capsys.readouterr().out
+    assert main(["speculation", "--seed", "5", "--case", "3"]) == 1
 
 
 @pytest.mark.parametrize("arguments, complaint", [
-    (["nothing"], "there is no fuzzer 'nothing', only engine, models, sampler, async, speculation, structured"),
-    (["engine", "--seconds", "0"], "--seconds is 0, must be more than 0 and finite"),
-    (["engine", "--seconds", "nan"], "--seconds is nan, must be more than 0 and finite"),
-    (["engine", "--seed", "-1"], "--seed is -1, must be at least 0"),
-    (["engine", "--cases", "0"], "--cases is 0, must be at least 1"),
-    (["async", "--case", "-2"], "--case is -2, must be at least 0"),
+    (["nothing"], "invalid choice: 'nothing'"), (["models", "--seed", "-1"], "--seed is -1, must be at least 0"),
+    (["models", "--transformers", "/no/python"], "--transformers /no/python: .*No such file"),
+    (["models", "--transformers", "false"], "--transformers false: must have torch and transformers 5"),
 ])
 def test_bad_arguments_are_named(capsys, arguments, complaint):
-    assert main(arguments) == 2
-    assert capsys.readouterr() == ("", f"fuzz: {complaint}\n")
-
-
-@pytest.mark.parametrize("arguments", [["engine", "--seed", "x"], ["engine", "--case", "1", "--cases", "2"], []])
-def test_what_is_no_number_or_too_much_is_refused(capsys, arguments):
     with pytest.raises(SystemExit) as end:
-        main(arguments)
-    assert end.value.code == 2 and "error: " in capsys.readouterr().err
-
-
-def test_the_package_names_every_fuzzer():
-    import fuzz
-    for name in FUZZERS:
-        assert f"python tools/fuzz {name} " in fuzz.__doc__
+        main([*arguments, "--cases", "1"])
+    assert end.value.code == 2 and re.search(complaint, capsys.readouterr().err)

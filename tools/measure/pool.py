@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 
@@ -17,7 +18,8 @@ STEPS_PER_ROUND = 10
 ROUNDS = 20
 
 
-def print_pool(num_rounds: int = ROUNDS) -> None:
+def run(arguments: argparse.Namespace) -> None:
+    num_rounds = 1 if arguments.quick else ROUNDS
     loaded = load(DEFAULT_MODEL)
     small, large = POOL_SIZES
     print(f"a step of {DEFAULT_MODEL}, ms, median of {num_rounds} interleaved rounds")
@@ -33,8 +35,8 @@ def print_pool(num_rounds: int = ROUNDS) -> None:
         for engine in engines:
             while len(engine.step()) < num_decoding:
                 pass
-            _run(engine, num_decoding, num_prompt_tokens)
-        rounds = [[_run(engine, num_decoding, num_prompt_tokens) for engine in engines] for _ in range(num_rounds)]
+            _step_ms(engine, num_decoding, num_prompt_tokens)
+        rounds = [[_step_ms(engine, num_decoding, num_prompt_tokens) for engine in engines] for _ in range(num_rounds)]
         times = [statistics.median(column) for column in zip(*rounds)]
         ratio = statistics.median(b / a for a, b in rounds)
         name = f"{num_decoding} decoding" + (f", a prompt of {num_prompt_tokens}" if num_prompt_tokens else "")
@@ -44,7 +46,7 @@ def print_pool(num_rounds: int = ROUNDS) -> None:
           f"{small}, with or without a prompt in the step: writing never copies the pool")
 
 
-def _run(engine: LLMEngine, num_decoding: int, num_prompt_tokens: int) -> float:
+def _step_ms(engine: LLMEngine, num_decoding: int, num_prompt_tokens: int) -> float:
     """Return the milliseconds per step over one round of steps; with a prompt, over the steps until its output."""
     decoding: list[int] = []
     start = time.perf_counter()
@@ -57,6 +59,6 @@ def _run(engine: LLMEngine, num_decoding: int, num_prompt_tokens: int) -> float:
         if prompt_id in ids:
             break
     step_ms = (time.perf_counter() - start) / len(decoding) * 1e3
-    if min(decoding) < num_decoding:
-        raise ValueError(f"all {num_decoding} requests must decode in every step, but in one only {min(decoding)} did")
+    if set(decoding) != {num_decoding}:
+        raise RuntimeError(f"{num_decoding} requests should have got a token in every step, but {decoding} did")
     return step_ms

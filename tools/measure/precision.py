@@ -6,6 +6,8 @@ multiplies where there is one, and its second half token by token, which reads k
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 import numpy.typing as npt
 
@@ -22,9 +24,11 @@ CHUNK = 64
 Floats = npt.NDArray[np.float32]
 
 
-def print_precision(names: list[str] | None, num_texts: int, num_tokens: int) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """Print a table for each model."""
-    for name in names or ["tiny-tales", *(["smollm2"] if cached_model("smollm2") else [])]:
+    num_texts, num_tokens = (1, 8) if arguments.quick else (arguments.texts, arguments.num_tokens)
+    has_smollm2 = cached_model("smollm2") is not None and not arguments.quick
+    for name in arguments.model or ["tiny-tales", *(["smollm2"] if has_smollm2 else [])]:
         llm = LLM(name)
         model = llm.engine.loaded.model
         if problem := why_not(model.config, 32, None):
