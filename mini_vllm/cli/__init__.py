@@ -19,7 +19,6 @@ from mini_vllm.benchmark.workloads import WORKLOADS
 from mini_vllm.checks import nearest, writable_file
 from mini_vllm.cli import options, sampling_options
 from mini_vllm.cli.messages import BAD_ARGUMENTS, INTERRUPTED
-from mini_vllm.extras import check_installed
 from mini_vllm.models.catalogue import KNOWN, SHIPPED, PullError
 from mini_vllm.terminal import run_command
 
