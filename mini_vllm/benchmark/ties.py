@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
+from mini_vllm.logit_rules import make_key
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import gumbel_noise
-from mini_vllm.sampling.row import make_key
 
 
 def gap_at_first_difference(loaded: LoadedModel, prompt: Sequence[int], params: SamplingParams, first: Sequence[int],

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine
+from mini_vllm.logit_rules import SamplerRow
 from mini_vllm.model_runner import Batch
-from mini_vllm.sampling.row import SamplerRow
 
 Method = Callable[..., object]
 
@@ -46,16 +46,16 @@ class Poison:
 
     def _put_into_sampler(self, engine: LLMEngine, request_id: str, names: list[str]) -> None:
         def around(real: Method) -> Method:
-            def sample(logits: mx.array, rows: Sequence[SamplerRow]) -> object:
-                for row in rows:
+            def choose(logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> object:
+                for row in () if all(row.is_plain for row in rows) else rows:
                     if self._is_mine(engine, row, names) and self._is_due(
                             len(row.prompt_token_ids) + len(row.output_token_ids)):
                         raise Poisoned(f"{request_id} in the sampler")
-                return real(logits, rows)
+                return real(logits, rows, num_ahead)
 
-            return sample
+            return choose
 
-        _wrap(engine.sampler, "sample", around)
+        _wrap(engine.sampler, "choose", around)
 
     def _put_into_runner(self, engine: LLMEngine, request_id: str, names: list[str]) -> None:
         def around(real: Method) -> Method:

@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from fuzz.sampler_reference import reference
 from mini_vllm.backend import mx
+from mini_vllm.logit_rules import NO_TOKEN_LEFT, SamplerRow, make_key
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
-from mini_vllm.sampling.row import SamplerRow, make_key
 
 Logits = npt.NDArray[np.float32]
 
@@ -90,7 +90,7 @@ def sample(logits: Logits, rows: Sequence[SamplerRow]) -> list[int] | None:
     try:
         return Sampler().sample(mx.array(logits), rows).token_ids
     except ValueError as error:
-        if "no token is left" not in str(error):
+        if NO_TOKEN_LEFT not in str(error):
             raise
         return None
 

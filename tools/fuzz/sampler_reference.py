@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from mini_vllm.logit_rules import SamplerRow
 from mini_vllm.request import SamplingParams
-from mini_vllm.sampling.row import SamplerRow
 
 
 def reference(logits: Sequence[float], row: SamplerRow) -> tuple[list[float], float]:

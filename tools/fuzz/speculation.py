@@ -18,8 +18,8 @@ from mini_vllm.block_pool import BlockHash
 from mini_vllm.fast.step_costs import DraftCost, StepCosts
 from mini_vllm.request import Request
 from mini_vllm.sampler import Sampler
+from mini_vllm.speculation.drafts import NgramDrafter
 from mini_vllm.speculation.model_drafter import ModelDrafter
-from mini_vllm.speculation.ngram_drafter import NgramDrafter
 from mini_vllm.speculation.speculation import Drafter
 
 FREE = StepCosts((DraftCost(1, -100.0, -1.0),), no_lookahead=-1.0)

@@ -16,8 +16,8 @@ from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.recovery import Recovery
 from mini_vllm.request import RequestStatus
 from mini_vllm.scheduler import Scheduler
+from mini_vllm.speculation.drafts import Verifier
 from mini_vllm.speculation.speculation import Speculation
-from mini_vllm.speculation.verifier import Verifier
 from mini_vllm.structured.compiler import Cursor
 from mini_vllm.structured.grammar import RegexGrammar
 
