@@ -6,23 +6,30 @@ Every live beam is extended by every token. The likeliest extensions stay live; 
     times all tokens, likeliest first:  "the king" -1.5   "a king" -1.9   "the ." -2.0 (ends)   "the queen" -2.2 …
     live      "the king" -1.5     "a king" -1.9              best     "the ." -2.0 / 2 ** length_penalty
 
-This module decides which beams continue; ``beams.py`` computes them.
+A live beam is a request that only the cache manager and the model runner know. The scheduler must hold no requests
+meanwhile: it would hand out blocks that the beams rely on.
+
+    prompt ──▶ beam 1 ──▶ "the"  ──▶ "the king"     a beam with two continuations is forked: only its last block is
+                     └──▶ "the"  ──▶ "the queen"    copied, on the first write
+               beam 2 ──▶ dropped                   its blocks are freed
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 from mini_vllm.backend import mx
-from mini_vllm.beams import Beams, Continuation
+from mini_vllm.block_pool import KVCacheBlock
 from mini_vllm.checks import flag, real_number, whole_number
 from mini_vllm.engine import LLMEngine
+from mini_vllm.logit_rules import keep_allowed
+from mini_vllm.model_runner import RequestStep
 from mini_vllm.models.prompts import Prompt, PromptTokens, as_list
-from mini_vllm.request import NO_END
-from mini_vllm.sampling.logit_rules import keep_allowed
+from mini_vllm.request import NO_END, Request
 from mini_vllm.structured.compiler import Cursor
 from mini_vllm.structured.params import StructuredOutputsParams
 
@@ -58,15 +65,7 @@ def beam_search(engine: LLMEngine, prompt: Prompt | PromptTokens, beam_width: in
         raise ValueError(NO_END)
     cursor = engine.inputs.grammars.start(structured_outputs, max_tokens)
     eos_ids = frozenset() if ignore_eos else engine.tokenizer.eos_token_ids
-    beams = Beams(engine, token_ids, beam_width)
-    is_done = False
-    try:
-        best = _Search(beams, beam_width, max_tokens, length_penalty, eos_ids, cursor).run()
-        is_done = True
-    finally:
-        beams.close(is_trusted=is_done)
-    return [Beam(ended.token_ids, engine.tokenizer.decode(ended.shown_token_ids), ended.log_probability, ended.score,
-                 ended.finish_reason) for ended in best]
+    return _Search(engine, token_ids, beam_width, max_tokens, length_penalty, eos_ids, cursor).run()
 
 
 def beam_search_all(engine: LLMEngine, prompts: Prompt | Sequence[Prompt], beam_width: int = 4, max_tokens: int = 16,
@@ -101,69 +100,78 @@ def check_arguments(engine: LLMEngine, beam_width: int, max_tokens: int, length_
         raise RuntimeError("beam_search needs an idle engine; it has unfinished requests")
 
 
-class _Ended(NamedTuple):
-    token_ids: list[int]
-    log_probability: float
-    score: float
-    finish_reason: str
+@dataclass
+class _LiveBeam:
+    """A continuation that goes on."""
 
-    @property
-    def shown_token_ids(self) -> list[int]:
-        """The tokens to show. A token that ends the text is not shown."""
-        return self.token_ids[:-1] if self.finish_reason == "stop" else self.token_ids
+    request: Request
+    log_probability: float
+    #: Its place in the grammar; None if it is free.
+    cursor: Cursor | None
 
 
 class _Search:
-    """The state of one search. ``best`` holds the best ``beam_width`` of the beams that have ended so far."""
+    """The state of one search.
 
-    def __init__(self, beams: Beams, beam_width: int, max_tokens: int, length_penalty: float,
-                 eos_ids: frozenset[int], cursor: Cursor | None = None) -> None:
-        #: The place of each live beam in the grammar.
-        self.cursors = [cursor]
-        self.beams, self.beam_width, self.max_tokens = beams, beam_width, max_tokens
+    ``live`` beams are equally long, likeliest first; at the start there is one, the prompt. ``best`` holds the best
+    ``beam_width`` of the beams that have ended so far.
+    """
+
+    def __init__(self, engine: LLMEngine, prompt_token_ids: list[int], beam_width: int, max_tokens: int,
+                 length_penalty: float, eos_ids: frozenset[int], cursor: Cursor | None = None) -> None:
+        self.engine, self.kv_cache, self.num_prompt_tokens = engine, engine.kv_cache, len(prompt_token_ids)
+        self.beam_width, self.max_tokens = beam_width, max_tokens
         self.length_penalty, self.eos_ids = length_penalty, eos_ids
-        self.best: list[_Ended] = []
+        self._numbers = itertools.count()
+        self.live = [_LiveBeam(self._new_request(prompt_token_ids), 0.0, cursor)]
+        self.best: list[Beam] = []
 
-    def run(self) -> list[_Ended]:
-        logits = self.beams.compute_prompt()
-        for num_tokens in range(1, self.max_tokens + 1):
-            self._extend(logits)
-            if num_tokens == self.max_tokens:
-                for index, beam in enumerate(self.beams.live):
-                    self._end(self.beams.output(index), beam.log_probability, "length")
-            elif self._is_decided(num_tokens):
-                break
-            else:
-                logits = self.beams.compute_next()
+    def run(self) -> list[Beam]:
+        is_done = False
+        try:
+            logits = self._compute_prompt()
+            for num_tokens in range(1, self.max_tokens + 1):
+                self._extend(logits)
+                if num_tokens == self.max_tokens:
+                    for beam in self.live:
+                        self._end(self._output(beam), beam.log_probability, "length")
+                elif self._is_decided(num_tokens):
+                    break
+                else:
+                    logits = self._compute([(beam.request, 1) for beam in self.live])
+            is_done = True
+        finally:
+            self._free_all(is_trusted=is_done)
         return self.best
+
+    # ---- which beams continue
 
     def _extend(self, logits: mx.array) -> None:
         """Replace the live beams by their best extensions, and record those that end."""
         logits = logits.astype(mx.float32)
         log_probabilities = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        totals = log_probabilities + mx.array([beam.log_probability for beam in self.beams.live])[:, None]
-        if self.cursors[0] is not None:
-            totals = keep_allowed(totals, [None if cursor is None else cursor.allowed() for cursor in self.cursors])
+        totals = log_probabilities + mx.array([beam.log_probability for beam in self.live])[:, None]
+        totals = keep_allowed(totals, [None if beam.cursor is None else beam.cursor.allowed() for beam in self.live])
         # Even if every live beam ends in every possible way, beam_width candidates that continue are left.
         num_candidates = min((1 + len(self.eos_ids)) * self.beam_width, totals.size)
         order = mx.argsort(-totals.reshape(-1))[:num_candidates]
         values = cast(list[float], totals.reshape(-1)[order].tolist())
-        chosen: list[Continuation] = []
+        chosen: list[tuple[_LiveBeam, int, float]] = []
         for flat, value in zip(cast(list[int], order.tolist()), values):
             if value == -math.inf:
                 break  # not allowed
             parent, token_id = divmod(flat, logits.shape[-1])
             if token_id in self.eos_ids:
-                self._end([*self.beams.output(parent), token_id], value, "stop")
+                self._end([*self._output(self.live[parent]), token_id], value, "stop")
             elif len(chosen) < self.beam_width:
-                chosen.append(Continuation(parent, token_id, value))
-        self.cursors = [None if (cursor := self.cursors[each.parent]) is None else cursor.after([each.token_id])
-                        for each in chosen]
-        self.beams.replace(chosen)
+                chosen.append((self.live[parent], token_id, value))
+        self._replace(chosen)
 
     def _end(self, token_ids: list[int], log_probability: float, reason: str) -> None:
         """Record a beam that ended. Among equal scores the one that ended earlier ranks first."""
-        self.best.append(_Ended(token_ids, log_probability, self._score(log_probability, len(token_ids)), reason))
+        shown = token_ids[:-1] if reason == "stop" else token_ids  # a token that ends the text is not shown
+        self.best.append(Beam(token_ids, self.engine.tokenizer.decode(shown), log_probability,
+                              self._score(log_probability, len(token_ids)), reason))
         self.best = sorted(self.best, key=lambda ended: -ended.score)[:self.beam_width]
 
     def _score(self, log_probability: float, num_tokens: int) -> float:
@@ -177,10 +185,93 @@ class _Search:
         every token if the penalty is above 0, and falls if it is below 0. So the best possible end is at the maximum
         length or at the next token.
         """
-        if not self.beams.live:
+        if not self.live:
             return True
         if len(self.best) < self.beam_width:
             return False
-        likeliest = self.beams.live[0].log_probability
+        likeliest = self.live[0].log_probability
         reachable = max(self._score(likeliest, num_tokens + 1), self._score(likeliest, self.max_tokens))
         return reachable <= self.best[-1].score
+
+    # ---- beams in the KV cache
+
+    def _new_request(self, token_ids: list[int]) -> Request:
+        return Request(f"beam-{next(self._numbers)}", token_ids)
+
+    def _output(self, beam: _LiveBeam) -> list[int]:
+        """Return the tokens of a live beam, without the prompt."""
+        return beam.request.all_token_ids[self.num_prompt_tokens:]
+
+    def _compute_prompt(self) -> mx.array:
+        """Return the logits [1, vocab_size] after the prompt.
+
+        A prompt longer than a step allows is computed in chunks.
+        """
+        request = self.live[0].request
+        hits, num_cached = self.kv_cache.get_computed_blocks(request)
+        while True:
+            num_new = min(request.num_tokens - request.num_computed_tokens - num_cached,
+                          self.engine.max_num_batched_tokens)
+            logits = self._compute([(request, num_new)], hits, num_cached)
+            if request.num_computed_tokens == request.num_tokens:
+                return logits
+            hits, num_cached = [], 0
+
+    def _compute(self, work: list[tuple[Request, int]], hits: list[KVCacheBlock] | None = None, num_hit_tokens: int = 0
+                 ) -> mx.array:
+        """Run one step that computes the next tokens of each request, after adopting ``hits``.
+
+        Return the last logits of each request.
+        """
+        pool = self.kv_cache.block_pool
+        for request, num_new in work:
+            if self.kv_cache.allocate_slots(request, num_new, hits, num_hit_tokens) is None:
+                raise RuntimeError(f"the pool is too small for this beam search: it has {pool.num_blocks - 1} blocks "
+                                   f"of {self.kv_cache.block_size} tokens for {self.beam_width} beams")
+            request.num_computed_tokens += num_hit_tokens + num_new
+        self.engine.num_steps += 1
+        self.engine.counts.note_peaks(len(work), self.kv_cache, [request for request, _ in work])
+        steps = [RequestStep(request.all_token_ids[request.num_computed_tokens - num_new:request.num_computed_tokens],
+                             self.kv_cache.get_block_ids(request.request_id), request.num_computed_tokens, True)
+                 for request, num_new in work]
+        logits = self.engine.runner.step(steps, [(source.block_id, copy.block_id)
+                                                 for source, copy in pool.pending_copies])
+        has_nan = mx.isnan(logits).any()
+        mx.eval(logits, has_nan)
+        self.kv_cache.finish_step()
+        if has_nan.item():
+            raise ValueError("the logits contain NaN")
+        return logits
+
+    def _replace(self, chosen: list[tuple[_LiveBeam, int, float]]) -> None:
+        """Replace the live beams by ``chosen`` continuations: a beam, its next token, and the log-probability of both.
+
+        The first continuation of a beam reuses it, each further one forks it, and a beam without continuations is
+        freed.
+        """
+        requests: list[Request] = []
+        for parent, _, _ in chosen:
+            requests.append(self._fork(parent.request) if parent.request in requests else parent.request)
+        for beam in self.live:
+            if beam.request not in requests:
+                self.kv_cache.free(beam.request)
+        self.live = [_LiveBeam(request, value, None if parent.cursor is None else parent.cursor.after([token_id]))
+                     for request, (parent, token_id, value) in zip(requests, chosen)]
+        for request, (_, token_id, _) in zip(requests, chosen):  # after all forks: those take over the old tokens
+            request.append_output_token(token_id)
+
+    def _fork(self, parent: Request) -> Request:
+        child = self._new_request(parent.all_token_ids[:parent.num_computed_tokens])
+        child.num_computed_tokens = parent.num_computed_tokens
+        self.kv_cache.fork(parent, child)
+        return child
+
+    def _free_all(self, is_trusted: bool) -> None:
+        """Free all blocks. If their content is not trusted, it is also removed from the index."""
+        block_ids = {block_id for beam in self.live for block_id in self.kv_cache.get_block_ids(
+            beam.request.request_id)}
+        for beam in self.live:
+            self.kv_cache.free(beam.request)
+        self.kv_cache.finish_step()  # ends the copies of a step that failed; they also hold blocks
+        if not is_trusted:
+            self.engine.discard(block_ids)

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from mini_vllm.engine_config import EngineConfig, EngineParts
-from mini_vllm.engine_room.executor import Executor, StepResult
 from mini_vllm.engine_room.frame import EngineFrame, describe
+from mini_vllm.executor import Executor, StepResult
 from mini_vllm.lookahead import LookAhead
 from mini_vllm.metrics import IdleSteps, StalledError
 from mini_vllm.models.loader import LoadedModel
@@ -52,9 +52,8 @@ class LLMEngine(EngineFrame):
             self.config.enable_lookahead or not isinstance(self.runner, NativeRunner))  # it leaves no core idle
         self.speculation = Speculation(self.config.num_speculative_tokens, self.drafter, self.scheduler, self.kv_cache,
                                        self.sizes.draft_costs, self.parts.guess_record)
-        self.lookahead = LookAhead(self.sizes.max_num_lookahead if can_look_ahead else 0, self.config.max_num_seqs,
-                                   self.scheduler, self.kv_cache, self.runner, self.sampler, self.live,
-                                   self.speculation)
+        self.lookahead = LookAhead(self.sizes.max_num_lookahead if can_look_ahead else 0, self.scheduler, self.runner,
+                                   self.sampler, self.speculation)
         self.executor = Executor(self.kv_cache, self.runner, self.sampler, self.lookahead, self.live, self.tokenizer,
                                  self.parts.verifier())
         self.recovery = Recovery(self.scheduler, self.kv_cache, self.runner.cache, self.lookahead)

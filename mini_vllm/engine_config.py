@@ -18,9 +18,7 @@ from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request_queue import DEFAULT_AGING_RATE, PriorityQueueWithAging
 from mini_vllm.sampler import Sampler
 from mini_vllm.scheduler import WATERMARK, Scheduler
-from mini_vllm.speculation.guess_record import GuessRecord
-from mini_vllm.speculation.ngram_drafter import NgramDrafter
-from mini_vllm.speculation.verifier import Verifier
+from mini_vllm.speculation.drafts import GuessRecord, NgramDrafter, Verifier
 from mini_vllm.structured.grammar import RegexGrammar
 
 #: The drafter that needs no model.

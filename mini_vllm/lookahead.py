@@ -16,105 +16,19 @@ K/V only into slots whose tokens do not count as computed. These slots are overw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import cast
 
 import numpy as np
 
 from mini_vllm.attention import slot_mapping
 from mini_vllm.backend import mx
-from mini_vllm.fast.tuning import compiled_on_gpu
-from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.logit_rules import SamplerRow
 from mini_vllm.model_runner import ModelRunner
-from mini_vllm.native.sampler import NativeSampler
-from mini_vllm.native.weights import Array
 from mini_vllm.request import Request
-from mini_vllm.sampler import Sampler
-from mini_vllm.sampling.row import SamplerRow
+from mini_vllm.sampler import ChosenTokens, Sampler
 from mini_vllm.scheduler import Scheduler, SchedulerOutput, drafts_of
-from mini_vllm.sequences import LiveRequests
 from mini_vllm.speculation.speculation import Speculation
-
-
-@dataclass(frozen=True)
-class ChosenTokens:
-    """One token for each of several rows of logits. They may not be computed yet."""
-
-    #: [num_rows]
-    token_ids: mx.array
-    #: The largest logit of each row, or NaN if the row contains one; [num_rows, 1].
-    largest: mx.array
-
-    def begin(self) -> None:
-        """Start computing the tokens on the device, without waiting."""
-        mx.async_eval(self.token_ids, self.largest)
-
-    def end(self) -> None:
-        """Wait until nothing is written any more, if another thread computes the tokens."""
-
-    def wait(self) -> list[int]:
-        """Wait for the tokens and return them.
-
-        Raise ValueError if the largest logit of a row is NaN or infinite: the model is broken, and any token would be
-        meaningless. The check computes nothing new: a new computation would have to wait for the next step, which may
-        already have been started.
-        """
-        for row, (score,) in enumerate(cast(list[list[float]], self.largest.tolist())):
-            if math.isnan(score):
-                raise ValueError(f"row {row}: the logits contain NaN")
-            if math.isinf(score):
-                raise ValueError(f"row {row}: " + ("a logit is +inf" if score > 0 else "all logits are -inf"))
-        return cast(list[int], self.token_ids.tolist())
-
-
-class StartedTokens(ChosenTokens):
-    """Tokens that are chosen when another thread has computed their logits."""
-
-    def __init__(self, logits: Future[Array], choose: Callable[[Array], Array]) -> None:
-        self._logits, self._choose = logits, choose
-
-    @cached_property
-    def _choices(self) -> Array:
-        return self._choose(self._logits.result())
-
-    @property
-    def token_ids(self) -> mx.array:
-        return mx.array(self._choices["token"])
-
-    @property
-    def largest(self) -> mx.array:
-        return mx.array(self._choices["largest"][:, None])
-
-    def begin(self) -> None:
-        """Do nothing: the thread has begun."""
-
-    def end(self) -> None:
-        self._logits.exception()
-
-
-def choose_tokens(sampler: Sampler, logits: mx.array | Future[Array], rows: Sequence[SamplerRow], num_ahead: int = 0
-                  ) -> ChosenTokens:
-    """Choose a token for each row. The rows' parameters must be plain (``is_plain``). Nothing is computed yet,
-    except by a NativeSampler."""
-    if isinstance(logits, Future):
-        if isinstance(sampler, NativeSampler):
-            return StartedTokens(logits, sampler.choosing(rows, num_ahead))
-        logits = mx.array(logits.result())
-    if isinstance(sampler, NativeSampler):
-        choices = sampler.choose(logits, rows, num_ahead)
-        return ChosenTokens(mx.array(choices["token"]), mx.array(choices["largest"][:, None]))
-    if all(row.params.temperature == 0 for row in rows):
-        token_ids = sampler.greedy(logits)  # argmax chooses a NaN if there is one, so it is found below
-        return ChosenTokens(token_ids, mx.take_along_axis(logits, token_ids[:, None], axis=-1))
-    return ChosenTokens(sampler.draw(logits, rows, num_ahead), _largest(logits))
-
-
-@compiled_on_gpu
-def _largest(logits: mx.array) -> mx.array:
-    return mx.where(mx.isnan(logits).any(axis=-1, keepdims=True), mx.nan, logits.max(axis=-1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -122,6 +36,8 @@ class StepAhead:
     """A step that was started before it was planned."""
 
     requests: list[Request]
+    #: The sampler's rows of these requests.
+    rows: list[SamplerRow]
     #: It writes into the slot of the last token of each context (``block_tables`` and ``context_lens``).
     block_tables: list[list[int]]
     context_lens: list[int]
@@ -136,29 +52,32 @@ class StepAhead:
 class LookAhead:
     """Holds at most one step that was started early, in ``pending``."""
 
-    def __init__(self, max_requests: int, max_num_seqs: int, scheduler: Scheduler, kv_cache: KVCacheManager,
-                 runner: ModelRunner, sampler: Sampler, live: LiveRequests, speculation: Speculation) -> None:
+    def __init__(self, max_requests: int, scheduler: Scheduler, runner: ModelRunner, sampler: Sampler,
+                 speculation: Speculation) -> None:
         """Create it without a pending step.
 
         Steps of more than ``max_requests`` are not started early; 0 starts none. Steps in which drafts are expected to
         gain more are not started early either.
         """
-        self.max_requests, self.max_num_seqs = max_requests, max_num_seqs
-        self._scheduler, self._kv_cache, self._live = scheduler, kv_cache, live
-        self._runner, self._sampler, self._speculation = runner, sampler, speculation
+        self.max_requests, self.max_num_seqs = max_requests, scheduler.max_num_seqs
+        self._scheduler, self._runner, self._sampler, self._speculation = scheduler, runner, sampler, speculation
         self.pending: StepAhead | None = None
         #: Started steps that were not used: another step was planned, or the device raised an error.
         self.num_dropped = 0
 
-    def begin_next(self, requests: list[Request], chosen: ChosenTokens) -> None:
-        """Start the step after the one that computes ``chosen``, one token for each of ``requests``."""
-        chosen.begin()
-        if len(requests) <= self.max_requests:
-            indices = [index for index, request in enumerate(requests) if not _ends_now(request)]
-            staying = [requests[index] for index in indices]
-            if self._is_likely(staying):
-                all_stay = len(staying) == len(requests)
-                self._begin(staying, chosen.token_ids if all_stay else chosen.token_ids[mx.array(indices)])
+    def begin_next(self, requests: list[Request], rows: Sequence[SamplerRow], chosen: ChosenTokens) -> None:
+        """Start the step after the one that computes ``chosen``, one token for each of ``requests``, if that is wise.
+
+        It must not delay a request's first token, and it can use only tokens that depend on no rule.
+        """
+        if len(requests) > self.max_requests or not all(
+                row.is_plain and request.output_token_ids for request, row in zip(requests, rows)):
+            return
+        indices = [index for index, request in enumerate(requests) if not _ends_now(request)]
+        staying = [requests[index] for index in indices]
+        if self._is_likely(staying):
+            token_ids = chosen.token_ids if len(staying) == len(requests) else chosen.token_ids[mx.array(indices)]
+            self._begin(staying, [rows[index] for index in indices], token_ids)
 
     def _is_likely(self, staying: list[Request]) -> bool:
         """Check whether at least one request continues and no waiting request could be admitted."""
@@ -166,41 +85,35 @@ class LookAhead:
         return (bool(staying) and not (has_seat and self._scheduler.waiting)
                 and not self._speculation.beats_lookahead(staying))
 
-    def _begin(self, requests: list[Request], token_ids: mx.array) -> None:
+    def _begin(self, requests: list[Request], rows: list[SamplerRow], token_ids: mx.array) -> None:
         """Allocate a slot for each of ``requests``, and start the step if all have one and no block must be copied.
 
         Otherwise the slots allocated so far are kept: the next plan needs the same ones.
         """
+        kv_cache = self._scheduler.kv_cache
         for request in requests:
-            if self._kv_cache.allocate_slots(request, 1) is None or self._kv_cache.block_pool.pending_copies:
+            if kv_cache.allocate_slots(request, 1) is None or kv_cache.block_pool.pending_copies:
                 return
-        block_tables = [self._kv_cache.get_block_ids(request.request_id) for request in requests]
+        block_tables = [kv_cache.get_block_ids(request.request_id) for request in requests]
         context_lens = [request.num_computed_tokens + 1 for request in requests]
-        rows = [self._live.sequence(request.request_id).row for request in requests]
         try:
             logits = self._runner.step_ahead(token_ids, block_tables, context_lens)
-            following = choose_tokens(self._sampler, logits, rows, num_ahead=1)
-            following.begin()
+            following = self._sampler.choose(logits, rows, num_ahead=1)
         except RuntimeError:  # for example, the device is out of memory; the step itself will show it
             self.num_dropped += 1
             return
-        self.pending = StepAhead(list(requests), block_tables, context_lens, following)
+        self.pending = StepAhead(requests, rows, block_tables, context_lens, following)
 
     def has_started(self, plan: SchedulerOutput) -> bool:
         """Check whether ``plan`` is the step that was started."""
         return self.pending is not None and self.pending.is_planned_by(plan)
 
-    def take(self, plan: SchedulerOutput) -> ChosenTokens | None:
-        """Return the tokens of ``plan`` if it is the step that was started.
-
-        Otherwise drop that step and return None.
-        """
-        ahead = self.pending
-        if ahead is None or not ahead.is_planned_by(plan):
+    def take(self, plan: SchedulerOutput) -> StepAhead | None:
+        """Return the step that was started if ``plan`` is that step. Otherwise drop it and return None."""
+        if not self.has_started(plan):
             self.drop()
-            return None
-        self.pending = None
-        return ahead.chosen
+        ahead, self.pending = self.pending, None
+        return ahead
 
     def drop(self) -> None:
         """Drop the step that was started, if there is one: the guess was wrong.
@@ -213,7 +126,7 @@ class LookAhead:
             self.num_dropped += 1
             ahead.chosen.end()
             slots = slot_mapping(ahead.block_tables, np.array(ahead.context_lens) - 1, range(len(ahead.requests) + 1),
-                                 self._kv_cache.block_size)
+                                 self._scheduler.kv_cache.block_size)
             self._runner.cache.clear_slots(slots)
 
     def drop_step_of(self, request: Request) -> None:

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from mini_vllm.attention import PagedKVCache, slot_mapping, token_positions
-from mini_vllm.engine_room.executor import StepResult
 from mini_vllm.engine_room.frame import discard_blocks
+from mini_vllm.executor import StepResult
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.lookahead import LookAhead
 from mini_vllm.request import Request

@@ -15,11 +15,11 @@ from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
 from mini_vllm.gpu.runner import PoolsThatStay
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.llm import LLM
+from mini_vllm.logit_rules import NO_TOKEN_LEFT
 from mini_vllm.models.loader import load
 from mini_vllm.native.runner import NativeKVCache
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
-from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT
 from mini_vllm.scheduler import Scheduler
 from mini_vllm.trace.recorder import NoTrace
 

@@ -17,13 +17,10 @@ from hypothesis import strategies as st
 
 from mini_vllm.backend import mx
 from mini_vllm.conftest import examples
+from mini_vllm.logit_rules import BadWords, SamplerRow, adjust, make_key
+from mini_vllm.parts.adapters import SamplesByRules
 from mini_vllm.request import SamplingParams
-from mini_vllm.sampler import Sampler, gumbel_noise
-from mini_vllm.sampling.bad_words import BadWords
-from mini_vllm.sampling.by_rules import SamplesByRules
-from mini_vllm.sampling.filters import filter_scores
-from mini_vllm.sampling.logit_rules import adjust
-from mini_vllm.sampling.row import SamplerRow, is_plain, make_key
+from mini_vllm.sampler import Sampler, filter_scores, gumbel_noise
 
 INF = math.inf
 
@@ -336,7 +333,7 @@ def test_greedy_and_sampled_rows_mix():
     (dict(min_tokens=1), False), (dict(logprobs=0), False)])
 def test_plain_is_what_can_be_chosen_ahead(params, expected):
     for temperature in (0.0, 0.8):
-        assert is_plain(SamplingParams(**{"temperature": temperature, **params})) is expected
+        assert make_row(**{"temperature": temperature, **params}).is_plain is expected
 
 
 # ---- what changes the logits
@@ -668,9 +665,9 @@ FINE = [0.0, 1.0, 2.0]
     ([-INF, -INF, -INF], dict(), "row 2: all logits are -inf"),
     ([-INF, -INF, -INF], dict(logit_bias={1: INF}), "row 2: all logits are -inf"),
     ([0.0, INF, 1.0], dict(), r"row 2: a logit is \+inf"),
-    (FINE, dict(logit_bias={0: -INF, 1: -INF, 2: -INF}), "row 2: all logits are -inf after logit_bias, "),
-    (FINE, dict(logit_bias={0: -INF, 1: -INF}, min_tokens=1, eos=(2,)), "row 2: all logits are -inf after"),
-    (FINE, dict(allowed_token_ids=[1], bad_words=[(1,)]), "row 2: all logits are -inf after"),
+    (FINE, dict(logit_bias={0: -INF, 1: -INF, 2: -INF}), "row 2: allowed_token_ids, bad_words, logit_bias"),
+    (FINE, dict(logit_bias={0: -INF, 1: -INF}, min_tokens=1, eos=(2,)), "row 2: .* leave no possible next token"),
+    (FINE, dict(allowed_token_ids=[1], bad_words=[(1,)]), "row 2: .* leave no possible next token"),
     (FINE, dict(allowed_token_ids=[3]), "row 2: allowed_token_ids names token 3, but the vocabulary has 3 tokens"),
     (FINE, dict(logit_bias={3: 1.0}), "row 2: logit_bias names token 3, but the vocabulary has 3 tokens"),
 ])

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from mini_vllm.conftest import examples
 from mini_vllm.models.test_tokenizer import LLAMA_2
 from mini_vllm.request import Request, SamplingParams
-from mini_vllm.sequences import SequenceState
-from mini_vllm.stopping import StopChecker
+from mini_vllm.sequences import SequenceState, StopChecker
 
 EOS = 2
 

@@ -30,9 +30,9 @@ def tokens_left() -> int:
     import numpy as np
 
     from mini_vllm.backend import mx
+    from mini_vllm.logit_rules import SamplerRow, make_key
     from mini_vllm.request import SamplingParams
-    from mini_vllm.sampling.filters import filter_scores
-    from mini_vllm.sampling.row import SamplerRow, make_key
+    from mini_vllm.sampler import filter_scores
     params = SamplingParams(temperature=0.5, top_p=0.95, min_p=0.1)
     logits = mx.array([[math.log(weight) for weight in (8, 4, 2, 1, 1)]])
     scores = filter_scores(logits, [SamplerRow(params, [], [], (), make_key(0))])

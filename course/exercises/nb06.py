@@ -116,7 +116,7 @@ def probabilities_under_a_mask() -> tuple[float, float]:
     import numpy as np
 
     from mini_vllm.backend import mx
-    from mini_vllm.sampling.logit_rules import keep_allowed
+    from mini_vllm.logit_rules import keep_allowed
     masked = np.array(keep_allowed(mx.array(np.log([FOUR])), [np.array(ALLOWED)]))[0]
     weights = [np.exp(masked / temperature) for temperature in (1, 2)]
     first, second = (float(each[1] / each.sum()) for each in weights)

@@ -17,13 +17,10 @@ from weakref import WeakValueDictionary
 
 from mini_vllm.checks import an_instance, token_ids
 from mini_vllm.engine_config import EngineConfig
+from mini_vllm.logit_rules import NO_TOKEN_LEFT, BadWords, leaves_a_token
 from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
 from mini_vllm.models.tokenizer import token_bytes
 from mini_vllm.request import Priority, Request, SamplingParams, checked_extra_keys, checked_priority
-from mini_vllm.sampling.bad_words import BadWords
-from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT
-from mini_vllm.sampling.logit_rules import leaves_a_token
-from mini_vllm.sampling.row import is_plain
 from mini_vllm.sequences import SequenceGroup, SequenceState
 from mini_vllm.structured.compiler import CompiledGrammar, Grammar, GrammarCompiler
 from mini_vllm.structured.regex_tree import Node
@@ -66,7 +63,8 @@ class InputProcessor:
             request = Request(_sequence_id(request_id, index, params.n), read.token_ids, params, priority,
                               extra_keys=extra_keys)
             group.sequences.append(SequenceState(request, index, self._tokenizer, bad_words, cursor))
-        if not is_plain(params) and not leaves_a_token(group.sequences[0].row, self.prompts.vocab_size):
+        row = group.sequences[0].row
+        if not row.is_plain and not leaves_a_token(row, self.prompts.vocab_size):
             raise ValueError(NO_TOKEN_LEFT)
         group.leader.num_sequences = params.n
         return group

@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten
 from mini_vllm.attention import paged_attention
 from mini_vllm.backend import mx, nn
 from mini_vllm.conftest import ARCHITECTURES, SHAPE, examples
-from mini_vllm.lookahead import choose_tokens
+from mini_vllm.logit_rules import SamplerRow, make_key
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.network import SideBySide
 from mini_vllm.models.random_model import make_random
@@ -20,7 +20,6 @@ from mini_vllm.native.build import problem
 from mini_vllm.native.sampler import NativeSampler
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
-from mini_vllm.sampling.row import SamplerRow, make_key
 
 pytestmark = pytest.mark.skipif(bool(problem()), reason=problem())
 ODD = dict(hidden_size=72, intermediate_size=100, vocab_size=301, num_attention_heads=6, num_key_value_heads=2)
@@ -227,7 +226,7 @@ def test_logits_that_are_no_distribution_are_told_with_their_row(broken, params)
     logits = np.zeros((3, 50), np.float32)
     logits[1, 20 if broken != -np.inf else slice(None)] = broken
     with pytest.raises(ValueError, match="row 1: "):
-        choose_tokens(NativeSampler(), mx.array(logits), [row(index, **params) for index in range(3)]).wait()
+        NativeSampler().choose(mx.array(logits), [row(index, **params) for index in range(3)]).wait()
 
 
 def test_where_it_cannot_be_used_the_plain_step_is(monkeypatch):

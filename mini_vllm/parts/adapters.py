@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from mini_vllm.block_pool import KVCacheBlock
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Request
+from mini_vllm.sampler import Sampler
 from mini_vllm.scheduler import Scheduler
 
 # At run time the adapters have no base: a subclass combines an adapter with any part. For the type checker, their bases
@@ -76,6 +77,12 @@ class CopyOnWrite(_Pool):
         self.pending_copies = []
         self._kept_for_copy = set()
         super().free_blocks(kept)
+
+
+class SamplesByRules:
+    """What the reference's sampler builds on ``greedy`` and ``draw``, for a sampler that has only these."""
+
+    draw_and_check, choose, sample = Sampler.draw_and_check, Sampler.choose, Sampler.sample
 
 
 class Forking(_Manager):

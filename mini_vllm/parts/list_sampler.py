@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from mini_vllm.backend import mx
+from mini_vllm.logit_rules import SamplerRow
 from mini_vllm.sampler import Sampler, noisy_scores
-from mini_vllm.sampling.row import SamplerRow
 
 
 def sampler_that_asks(choose: Callable[[list[float]], Any]) -> type[Sampler]:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from mini_vllm.backend import mx
+from mini_vllm.logit_rules import SamplerRow
 from mini_vllm.parts.list_sampler import sampler_that_asks
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
-from mini_vllm.sampling.row import SamplerRow
 
 PARAMS = [SamplingParams(temperature=0), SamplingParams(temperature=0.8), SamplingParams(temperature=1.5, top_k=5),
           SamplingParams(temperature=0.7, top_p=0.8), SamplingParams(temperature=1, min_p=0.1)]

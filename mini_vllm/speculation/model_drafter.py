@@ -20,12 +20,12 @@ from mini_vllm.block_pool import KVCacheBlock
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.gpu.select_runner import runner_class
 from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.logit_rules import SamplerRow, row_after
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request
 from mini_vllm.sampler import Sampler
-from mini_vllm.sampling.row import SamplerRow, is_plain, row_after
 
 #: A text that two tokenizers with the same vocabulary encode alike.
 SAMPLE = "Once upon a time, in 1834, there was a king – and he had 3 daughters.\n\tdef f(x): return x // 2"
@@ -134,10 +134,9 @@ class ModelDrafter:
         rows = [row_after(self._row_of(request), guesses[request.request_id]) for request in requests]
         logits = self._read([self._copies[request.request_id] for request in requests],
                             [guesses[request.request_id] for request in requests])
-        if all(is_plain(row.params) for row in rows):
-            drawn: list[int] = self._sampler.draw(logits, rows).tolist()  # type: ignore[assignment]
-            return drawn
-        return self._sampler.sample(logits, rows).token_ids
+        tokens = self._sampler.choose(logits, rows).wait()
+        # After a wrong guess, a grammar may have no token left. Then any token is as good: none will be accepted.
+        return [0 if isinstance(token, ValueError) else token for token in tokens]
 
     def _read(self, copies: Sequence[Request], guesses: Sequence[list[int]]) -> mx.array:
         """Compute the unread tokens, prompts in chunks, and return the logits after the last token of each request."""

@@ -30,7 +30,7 @@ from mini_vllm.fast.step_costs import StepCosts
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.scheduler import Scheduler, SchedulerOutput, drafts_of
-from mini_vllm.speculation.guess_record import GuessRecord
+from mini_vllm.speculation.drafts import GuessRecord
 
 
 class Drafter(Protocol):

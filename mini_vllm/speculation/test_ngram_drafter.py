@@ -5,7 +5,7 @@ import random
 import pytest
 
 from mini_vllm.request import Request
-from mini_vllm.speculation.ngram_drafter import NgramDrafter
+from mini_vllm.speculation.drafts import NgramDrafter
 
 
 def guess(tokens, max_tokens=4, num_matching=2):

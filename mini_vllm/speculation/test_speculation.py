@@ -12,10 +12,8 @@ from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.models.loader import load
 from mini_vllm.request import Request, SamplingParams
 from mini_vllm.scheduler import Scheduler
-from mini_vllm.speculation.guess_record import RESTS, GuessRecord
-from mini_vllm.speculation.ngram_drafter import NgramDrafter
+from mini_vllm.speculation.drafts import RESTS, GuessRecord, NgramDrafter, Verifier
 from mini_vllm.speculation.speculation import Speculation
-from mini_vllm.speculation.verifier import Verifier
 
 FREE = StepCosts((DraftCost(1, -100.0, -1.0),), no_lookahead=-1.0)
 CHEAP = StepCosts((DraftCost(1, 0.0, 0.2), DraftCost(8, 0.0, 0.5)))

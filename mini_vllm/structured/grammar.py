@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from mini_vllm.structured.automaton import DEAD, ByteAutomaton, TooLargeError
 from mini_vllm.structured.regex_tree import Node
-from mini_vllm.structured.token_trie import TokenTrie
-from mini_vllm.structured.vocabulary import Vocabulary
+from mini_vllm.structured.vocabulary import TokenTrie, Vocabulary
 
 Mask = NDArray[np.bool_]
 #: The bytes of masks and next states that a grammar keeps.

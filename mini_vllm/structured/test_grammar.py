@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from mini_vllm.structured.automaton import DEAD
 from mini_vllm.structured.grammar import RegexGrammar, UnreachableError
 from mini_vllm.structured.regex_tree import Either, literal, parse_regex
-from mini_vllm.structured.token_trie import TokenTrie
-from mini_vllm.structured.vocabulary import Vocabulary
+from mini_vllm.structured.vocabulary import TokenTrie, Vocabulary
 
 EOS = 0
 BYTES = [bytes([byte]) for byte in range(256)]

@@ -16,7 +16,7 @@ import pytest
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.fast import tuning
 from mini_vllm.fast.step_costs import DraftCost, StepCosts
-from mini_vllm.speculation.ngram_drafter import NgramDrafter
+from mini_vllm.speculation.drafts import NgramDrafter
 from mini_vllm.speculation.speculation import Speculation
 
 NUM_SPECULATIVE_TOKENS = 4

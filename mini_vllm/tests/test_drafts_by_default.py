@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from mini_vllm.engine_config import EngineConfig, EngineParts
-from mini_vllm.speculation.ngram_drafter import NgramDrafter
+from mini_vllm.speculation.drafts import NgramDrafter
 from mini_vllm.tests import drafts_by_default
 
 ROOT = Path(__file__).parents[2]

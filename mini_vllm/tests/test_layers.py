@@ -12,11 +12,11 @@ PACKAGE = Path(__file__).parents[1]
 #: The units of the package, bottom up. A unit is a module directly in the package, or a folder.
 LAYERS = (
     "checks", "arguments", "extras", "terminal", "backend", "structured", "request", "request_queue",
-    "block_pool", "prefix_tree", "kv_cache", "scheduler", "metrics", "stopping", "attention",
-    "fast", "models", "sampling", "sampler", "model_runner", "native", "gpu", "speculation", "sequences", "trace",
-    "pictures", "engine_config", "parts", "lookahead", "engine_room", "recovery", "engine", "simulation", "beams",
-    "beam_search", "llm", "output_stream", "engine_thread", "async_engine", "routing", "router", "server", "benchmark",
-    "demo", "cli", "__main__", "__init__", "tests",
+    "block_pool", "prefix_tree", "kv_cache", "scheduler", "metrics", "attention", "fast",
+    "models", "logit_rules", "sampler", "model_runner", "native", "gpu", "speculation", "sequences", "trace",
+    "pictures", "engine_config", "parts", "lookahead", "executor", "engine_room", "recovery", "engine", "simulation",
+    "beam_search", "llm", "engine_thread", "async_engine", "routing", "router", "server", "benchmark", "demo",
+    "cli", "__main__", "__init__", "tests",
 )
 #: What ``mini_vllm/__init__.py`` defines itself. Its other names come from all over the package, so it counts as the
 #: top layer; this name may be imported everywhere.

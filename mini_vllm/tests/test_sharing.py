@@ -210,7 +210,7 @@ def test_four_samples_are_those_of_four_seeds_and_cost_one_prompt(loaded, alone,
 
 
 def test_a_sample_does_not_depend_on_its_siblings(loaded):
-    from mini_vllm.sampling.row import make_key
+    from mini_vllm.logit_rules import make_key
     prompt = tokens(20, 13)
     params = SamplingParams(max_tokens=9, temperature=1.0, seed=5, n=3, ignore_eos=True)
     engine = make_engine(loaded)

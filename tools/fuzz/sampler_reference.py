@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from mini_vllm.logit_rules import SamplerRow
 from mini_vllm.request import SamplingParams
-from mini_vllm.sampling.row import SamplerRow
 
 #: The number of standard deviations that a normal distribution exceeds once in ten million times.
 ONCE_IN_TEN_MILLION = 5.2

@@ -26,8 +26,8 @@ from mini_vllm.models.random_model import make_random
 from mini_vllm.request import CompletionOutput, Priority, Request, RequestOutput, SamplingParams
 from mini_vllm.request_queue import PriorityQueueWithAging
 from mini_vllm.sampler import Sampler
+from mini_vllm.speculation.drafts import NgramDrafter
 from mini_vllm.speculation.model_drafter import ModelDrafter
-from mini_vllm.speculation.ngram_drafter import NgramDrafter
 from mini_vllm.speculation.speculation import Drafter
 from mini_vllm.structured.params import StructuredOutputsParams
 

@@ -21,7 +21,7 @@ from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import random_weights
 from mini_vllm.recovery import Recovery
 from mini_vllm.scheduler import Scheduler
-from mini_vllm.speculation.verifier import Verifier
+from mini_vllm.speculation.drafts import Verifier
 from mini_vllm.structured.compiler import Cursor
 
 

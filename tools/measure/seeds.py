@@ -17,11 +17,11 @@ import numpy.typing as npt
 from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
+from mini_vllm.logit_rules import SamplerRow, make_key
 from mini_vllm.models.catalogue import cached_model
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
-from mini_vllm.sampling.row import SamplerRow, make_key
 
 NUM_REQUESTS = 64
 #: The approximate difference between the logits of a batch and those of a request alone.

@@ -28,11 +28,11 @@ from course.grading.remote_lab.surface import TESTS, Surface
 from course.lab.lab import discover, find_lab
 from course.testing import measure
 from mini_vllm.block_pool import BlockHash, BlockPool
+from mini_vllm.logit_rules import SamplerRow
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.random_model import random_weights
 from mini_vllm.models.weights import make_model
 from mini_vllm.request import Priority, Request, RequestStatus, SamplingParams
-from mini_vllm.sampling.row import SamplerRow
 
 
 def surface(**listed):

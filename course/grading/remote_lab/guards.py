@@ -166,7 +166,7 @@ def _model(model: Any, token_ids: Any, positions: Any, attend: Any, wanted: Any 
 
 
 def _sample(_: Any, logits: Any, rows: Any) -> Arguments:
-    from mini_vllm.sampling.row import SamplerRow
+    from mini_vllm.logit_rules import SamplerRow
     rows = list(rows)
     num_rows, vocab_size = logits.shape
     if len(rows) != num_rows or not all(type(row) is SamplerRow for row in rows):
@@ -205,6 +205,6 @@ GUARDS: dict[str, Guard] = {
     "mini_vllm.fast.attention.FastAttention.__call__": _attention,
     "mini_vllm.attention.paged_attention": _attention,
     "mini_vllm.models.network.Model.__call__": _model,
-    "mini_vllm.sampling.by_rules.SamplesByRules.sample": _sample,
-    "mini_vllm.engine_room.prompt_logprobs.take_prompt_logprobs": _prompt_logprobs,
+    "mini_vllm.sampler.Sampler.sample": _sample,
+    "mini_vllm.executor.take_prompt_logprobs": _prompt_logprobs,
 }

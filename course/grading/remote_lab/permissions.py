@@ -23,21 +23,21 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, t
 #: Plain attributes that never change once an object has been created.
 FIXED = {"mini_vllm.block_pool.KVCacheBlock": ["block_id"], "mini_vllm.request.Request": ["request_id"],
          "mini_vllm.kv_cache.KVCacheManager": ["block_size", "block_pool"],
-         "mini_vllm.sampling.row.SamplerRow": ["params", "key", "output_token_ids", "prompt_token_ids"],
+         "mini_vllm.logit_rules.SamplerRow": ["params", "key", "output_token_ids", "prompt_token_ids"],
          "mini_vllm.request.SamplingParams": ["temperature", "top_k", "top_p", "min_p", "seed", "logprobs"],
          "mini_vllm.model_runner.RequestStep": ["context_len", "needs_logits", "needs_all_logits", "token_ids",
                                                 "block_ids"],
          "mini_vllm.scheduler.SchedulerOutput": ["num_scheduled_tokens", "requests", "copies", "preempted", "finished"],
-         "mini_vllm.engine_room.executor.StepResult": ["token_ids", "logprobs", "errors"],
+         "mini_vllm.executor.StepResult": ["token_ids", "logprobs", "errors"],
          "mini_vllm.sequences.SequenceGroup": ["request_id"],
          "mini_vllm.sequences.SequenceState": ["request", "row"]}
 #: Properties that only return the length of the object's own lists.
 COMPUTED = {"mini_vllm.request.Request": ["num_tokens", "num_prompt_tokens"]}
 #: Containers that the file may change. It decides their content anyway, for example with ``append_output_token``.
 SHARED = {"mini_vllm.request.Request": ("output_token_ids",),
-          "mini_vllm.sampling.row.SamplerRow": ("output_token_ids",),
+          "mini_vllm.logit_rules.SamplerRow": ("output_token_ids",),
           "mini_vllm.structured.vocabulary.Vocabulary": ("shared",),
-          "mini_vllm.engine_room.executor.StepResult": ("token_ids", "logprobs", "errors")}
+          "mini_vllm.executor.StepResult": ("token_ids", "logprobs", "errors")}
 #: Types that cross as data. An honest side computes with them on its own.
 DATA = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, range, slice)
 #: Operators that any object allows, to find out whether it is the same as another.

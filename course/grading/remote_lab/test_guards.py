@@ -7,11 +7,11 @@ from course.grading.remote_lab.guards import GUARDS, guarded, guarded_attribute
 from mini_vllm.attention import paged_attention
 from mini_vllm.backend import mx
 from mini_vllm.fast.attention import FastAttention
+from mini_vllm.logit_rules import SamplerRow, make_key
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.random_model import make_random
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
-from mini_vllm.sampling.row import SamplerRow, make_key
 
 SHAPE = dict(model_type="llama", vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from mini_vllm.logit_rules import NO_TOKEN_LEFT
 from mini_vllm.request import Priority, SamplingParams
-from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT
 from mini_vllm.server.access.caller import Caller
 from mini_vllm.server.access.keys import TIERS
 from mini_vllm.server.api.protocol import FIELDS, ChatRequest, CompletionRequest, GenerationRequest

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, cast
 
-from mini_vllm.output_stream import Answer
+from mini_vllm.engine_thread import Answer
 from mini_vllm.server.access.turns import ANYONE, Holder, Turns
 
 #: The number of prompts per model that are tokenized at once.

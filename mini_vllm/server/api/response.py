@@ -21,9 +21,9 @@ from starlette.types import Receive, Scope, Send
 
 from mini_vllm.async_engine import EngineBusyError
 from mini_vllm.engine_thread import EngineStoppedError
+from mini_vllm.logit_rules import NO_TOKEN_LEFT
 from mini_vllm.models.prompts import PromptTokens
 from mini_vllm.request import SamplingParams
-from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT
 from mini_vllm.server.access.caller import Caller
 from mini_vllm.server.access.concurrency_limit import RETRY_AFTER_S
 from mini_vllm.server.api.answers import Answers

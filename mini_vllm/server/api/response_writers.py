@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 
 from starlette.types import Send
 
-from mini_vllm.output_stream import since
+from mini_vllm.engine_thread import since
 from mini_vllm.request import RequestOutput
 from mini_vllm.server.api.answers import DONE, Answers, event
 from mini_vllm.server.api.prompt_outputs import Batch

@@ -6,7 +6,7 @@ import asyncio
 import functools
 from typing import Any
 
-from mini_vllm.output_stream import post
+from mini_vllm.engine_thread import post
 
 #: A watcher that is further behind than this many events is sent the whole picture again instead.
 MAX_EVENTS_BEHIND = 256

@@ -34,7 +34,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mini_vllm.backend import mx
-from mini_vllm.sampling.row import SamplerRow
+from mini_vllm.logit_rules import SamplerRow
 
 #: Half of the generator's resolution: the generator returns multiples of 2 ** -32, beginning with 0.
 SMALLEST_UNIFORM = 2.0 ** -33

@@ -22,8 +22,8 @@ import pytest
 
 from course.testing.measure_mlx import values_after
 from mini_vllm.backend import mx
+from mini_vllm.logit_rules import SamplerRow, make_key
 from mini_vllm.request import SamplingParams
-from mini_vllm.sampling.row import SamplerRow, make_key
 
 INF = math.inf
 NUM_DRAWS, TOLERANCE = 2000, 0.08

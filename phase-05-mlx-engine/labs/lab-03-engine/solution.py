@@ -17,9 +17,8 @@ A user's request is a ``SequenceGroup``: one prompt, ``n`` outputs. Each output 
 from __future__ import annotations
 
 from mini_vllm.backend import mx
-from mini_vllm.engine_room.executor import StepResult
 from mini_vllm.engine_room.frame import EngineFrame, describe
-from mini_vllm.engine_room.prompt_logprobs import newly_scored_positions, take_prompt_logprobs
+from mini_vllm.executor import StepResult, newly_scored_positions, take_prompt_logprobs
 from mini_vllm.metrics import IdleSteps, StalledError
 from mini_vllm.model_runner import RequestStep
 from mini_vllm.models.prompts import Prompt, PromptTokens

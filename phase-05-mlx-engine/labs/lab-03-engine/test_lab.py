@@ -19,7 +19,7 @@ from course.gauges import is_stand_in
 from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine as ReferenceEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
-from mini_vllm.engine_room.executor import StepResult
+from mini_vllm.executor import StepResult
 from mini_vllm.models.random_model import make_random
 from mini_vllm.request import Priority, Request, RequestStatus, SamplingParams
 from mini_vllm.scheduler import SchedulerOutput
@@ -169,6 +169,12 @@ def calls_of(owner, name):
 
     setattr(owner, name, recorded)
     return calls
+
+
+def calls_of_the_sampler(engine):
+    """Record the calls of ``sample``, and of ``choose``, which ``sample`` calls and the reference's engine calls
+    itself."""
+    return calls_of(engine.sampler, "sample"), calls_of(engine.sampler, "choose")
 
 
 def told_by_a_step(engine):
@@ -414,25 +420,26 @@ def test_task_2_a_step_is_one_call(lab):
     engine = make_engine(lab, budget=12)
     for name, prompt in (("a", "Once"), ("b", "The"), ("long", "upon a time there")):
         engine.add_request(prompt, replace(GREEDY, logprobs=1), name)
-    computed, sampled = calls_of(engine.runner, "step"), calls_of(engine.sampler, "sample")
+    computed, sampled, chosen = calls_of(engine.runner, "step"), *calls_of_the_sampler(engine)
     for step in range(2):
         plan, result = plan_and_compute(engine)
         got = [len(call["requests"]) for call in computed]
         assert got == [3], (
             f"step {step} has the requests {names(plan.requests)}: the calls of runner.step had {got} requests, "
             "expected [3]: one call for all, so that the weights are read once")
-        got = [len(call["rows"]) for call in sampled]
+        got = [len(call["rows"]) for call in sampled or chosen]
         assert got == [len(result.token_ids)], (
             f"step {step} gave tokens to {list(result.token_ids)}: the calls of sampler.sample had {got} rows, "
             f"expected [{len(result.token_ids)}]: one call for all")
         computed.clear()
         sampled.clear()
+        chosen.clear()
     engine = make_engine(lab, budget=8)
     engine.add_request("Once upon a time", replace(GREEDY, logprobs=1), "a")
-    sampled, got = calls_of(engine.sampler, "sample"), []
+    (sampled, chosen), got = calls_of_the_sampler(engine), []
     for _ in range(2):
         plan_and_compute(engine)
-        got.append([len(call["rows"]) for call in sampled])
+        got.append([len(call["rows"]) for call in sampled or chosen])
     assert got == [[], [1]], (
         "a prompt of 16 tokens, at most 8 per step: after each of its two steps the calls of sampler.sample so far had "
         f"{got} rows, expected [[], [1]]: a step without a token to draw does not call the sampler")
@@ -921,9 +928,9 @@ def test_task_5_the_prompt_is_computed_once(lab):
     engine = make_engine(lab)
     engine.add_request("Once upon a", replace(SEEDED, n=3), "r")
     engine.add_request("x", replace(GREEDY, logprobs=1), "s")
-    sampled = calls_of(engine.sampler, "sample")
+    sampled, chosen = calls_of_the_sampler(engine)
     outputs = {output.request_id: output for output in one_step(engine)}
-    rows = [len(call["rows"]) for call in sampled]
+    rows = [len(call["rows"]) for call in sampled or chosen]
     assert rows == [4], (
         f"three samples and another request get a token in one step: the calls of sampler.sample had {rows} rows, "
         "expected [4]: one call for all")

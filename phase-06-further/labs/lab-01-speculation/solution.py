@@ -30,8 +30,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from course.base import lab_3_4 as base
+from mini_vllm.logit_rules import SamplerRow, row_after
 from mini_vllm.request import Request
-from mini_vllm.sampling.row import SamplerRow, row_after
 
 #: The number of equal tokens that make a match.
 NUM_MATCHING = 2

@@ -16,9 +16,9 @@ import pytest
 
 from course.expecting import must_answer
 from course.gauges import cheapest, num_lines, num_objects
+from mini_vllm.logit_rules import SamplerRow
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request, SamplingParams
-from mini_vllm.sampling.row import SamplerRow
 
 COUNT = list(range(1, 60))
 WITH_AND_WITHOUT_A_TREE = pytest.mark.parametrize("tree_class", [PrefixTree, None], ids=["a tree", "no tree"])

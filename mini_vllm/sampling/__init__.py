@@ -1,1 +1,0 @@
-"""Parts of ``sampler.py``: the sampler's view of a request, logit rules, filters, and log-probabilities."""
