@@ -69,8 +69,9 @@ def assert_nothing_is_left(shop):
 # ---- a successful pull
 
 
-def test_a_pull_writes_the_model_and_nothing_else(shop):
+def test_a_pull_writes_the_model_and_nothing_else(shop, capsys):
     path = pull("fake")
+    assert capsys.readouterr() == ("", f"a fake (none): {path}\n")
     assert path == shop.cache / "models/fake/fake.gguf"
     assert path.read_bytes() == GGUF
     assert files_in(shop.cache) == ["models/fake/fake.gguf"]
@@ -93,11 +94,6 @@ def test_a_file_of_the_wrong_size_is_not_taken_for_the_model(shop):
     shop.model.path.write_bytes(GGUF[:-1])
     assert cached_model("fake") is None
     assert pull("fake").read_bytes() == GGUF
-
-
-def test_the_path_goes_to_standard_error(shop, capsys):
-    pull("fake")
-    assert capsys.readouterr() == ("", f"a fake (none): {shop.model.path}\n")
 
 
 # ---- where the cache is
@@ -169,14 +165,6 @@ def test_a_wheel_whose_content_was_changed_fails_its_crc(shop):
     assert_nothing_is_left(shop)
 
 
-def test_a_wheel_that_is_no_archive_is_refused(shop):
-    shop.wheel.write_bytes(b"<html>please log in</html>")
-    shop.pin()
-    with pytest.raises(PullError, match="is damaged: File is not a zip file"):
-        pull("fake")
-    assert_nothing_is_left(shop)
-
-
 def fail_while_extracting(shop, error):
     def copy(*_):
         raise error
@@ -184,7 +172,7 @@ def fail_while_extracting(shop, error):
 
 
 @pytest.mark.parametrize("error, told, message", [
-    (KeyboardInterrupt(), KeyboardInterrupt, ""),
+    (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
     (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), PullError, "pulling fake into .* failed: .*No space left"),
 ], ids=["Ctrl-C", "a full disk"])
 def test_an_end_in_the_middle_leaves_nothing(shop, error, told, message):
@@ -233,16 +221,9 @@ def test_pip_is_asked_for_the_pinned_wheel_alone(shop, capfd):
 
 def test_an_index_out_of_reach_is_told_in_pips_words(shop, capfd):
     answer_as_pip(shop, "import sys; sys.exit('ERROR: no route to the index')")
-    with pytest.raises(PullError, match=r"pip could not download fake==1.0 \(exit status 1, 0 wheels\), see"):
+    with pytest.raises(PullError, match=r"could not download fake==1.0 \(exit status 1, 0 wheels\).*-m ensurepip"):
         pull("fake")
     assert "ERROR: no route to the index" in capfd.readouterr().err
-    assert_nothing_is_left(shop)
-
-
-def test_a_pip_that_brings_nothing_is_an_error_too(shop):
-    answer_as_pip(shop, "print('Saved')")
-    with pytest.raises(PullError, match="exit status 0, 0 wheels.*python -m ensurepip"):
-        pull("fake")
     assert_nothing_is_left(shop)
 
 
@@ -254,13 +235,3 @@ def test_real_pip_without_an_index_fails_with_a_pull_error(shop, capfd):
         pull("fake")
     assert "No matching distribution found for fake==1.0" in capfd.readouterr().err
     assert_nothing_is_left(shop)
-
-
-# ---- the pins
-
-
-@pytest.mark.parametrize("name", sorted(KNOWN))
-def test_every_pin_is_complete(name):
-    model = KNOWN[name]
-    assert model.name == name and "==" in model.requirement and len(bytes.fromhex(model.wheel_sha256)) == 32
-    assert model.member.endswith(".gguf") and model.num_bytes > 0

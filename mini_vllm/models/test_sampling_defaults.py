@@ -7,7 +7,7 @@ import pytest
 
 from mini_vllm.conftest import make_talker
 from mini_vllm.llm import LLM
-from mini_vllm.models.catalogue import KNOWN, PinnedModel
+from mini_vllm.models.catalogue import KNOWN
 from mini_vllm.models.config import LoadError
 from mini_vllm.models.loader import FOLLOWED, load, sampling_defaults
 from mini_vllm.request import SamplingParams
@@ -40,13 +40,8 @@ def test_of_the_file_the_five_fields_and_do_sample_are_followed(tmp_path, conten
 
 @pytest.mark.parametrize("content, complaint", [
     ({"temperature": "0.6"}, "temperature is '0.6', must be a finite number, at least 0"),
-    ({"temperature": True}, "temperature is True, must be"),
-    ({"temperature": -1}, "temperature is -1, must be"),
     ('{"temperature": NaN}', "temperature is nan, must be"),
-    ({"top_p": 1.5}, "top_p is 1.5, must be a finite number, above 0, at most 1"),
     ({"top_k": 2.5}, "top_k is 2.5, must be a whole number, at least -1"),
-    ({"min_p": [0.1]}, "min_p is [0.1], must be"),
-    ({"repetition_penalty": 0}, "repetition_penalty is 0, must be a finite number, above 0"),
     ({"do_sample": "no"}, "do_sample is 'no', must be true or false"),
     ({"do_sample": 0, "temperature": 0.5}, "do_sample is 0, must be true or false"),
 ], ids=str)
@@ -67,11 +62,6 @@ def test_a_pulled_model_is_known_by_where_it_lies_and_by_no_other_file(tmp_path,
     monkeypatch.chdir(tmp_path)
     assert sampling_defaults(model.path.relative_to(tmp_path)) == OF_SMOLLM2
     assert sampling_defaults(tmp_path / model.path.name) == {}
-
-
-@pytest.mark.parametrize("model", KNOWN.values(), ids=lambda model: model.name)
-def test_what_the_catalogue_says_can_be_sampled_with(model: PinnedModel):
-    assert model.sampling_defaults and SamplingParams(**model.sampling_defaults) != SamplingParams()
 
 
 def test_the_defaults_of_tiny_tales_are_those_of_its_file():

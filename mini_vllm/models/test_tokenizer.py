@@ -3,6 +3,7 @@
 import json
 import random
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -10,9 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from mini_vllm.conftest import examples
-from mini_vllm.models.folder import tokenizer_from_folder
-from mini_vllm.models.gguf import tokenizer_from_gguf
-from mini_vllm.models.tokenizer import StreamingDetokenizer, Tokenizer, TokenizerError
+from mini_vllm.models.tokenizer import StreamingDetokenizer, Tokenizer, TokenizerError, token_bytes
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. The dog doesn't mind.",
@@ -102,35 +101,6 @@ def sentencepiece_backend(llama_2=True):
     return tokenizers.Tokenizer.from_str(json.dumps(state))
 
 
-def write_folder(folder, backend, **files):
-    """Write ``tokenizer.json`` and further files: ``tokenizer_config={...}`` is ``tokenizer_config.json``."""
-    (folder / "tokenizer.json").write_text(backend.to_str(), encoding="utf-8")
-    for name, content in files.items():
-        (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
-    return folder
-
-
-def gguf_metadata(backend, pre="gpt-2", **fields):
-    """Return the fields of a GGUF file with this tokenizer."""
-    model = json.loads(backend.to_str())["model"]
-    vocab = backend.get_vocab(with_added_tokens=True)
-    tokens = sorted(vocab, key=vocab.get)
-    metadata = {
-        "general.architecture": "llama",
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": pre,
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.merges": [" ".join(merge) for merge in model["merges"]],
-        "tokenizer.ggml.token_type": [3 if t in SPECIAL else 4 if t == "<tool>" else 1 for t in tokens],
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.add_bos_token": False,
-        "tokenizer.chat_template": CHATML,
-    }
-    metadata |= {f"tokenizer.ggml.{name}": value for name, value in fields.items()}
-    return {name: value for name, value in metadata.items() if value is not None}
-
-
 BYTE_LEVEL = Tokenizer(byte_level_backend(), "<|im_start|>", "<|im_end|>", frozenset({2}), CHATML)
 LLAMA_2 = Tokenizer(sentencepiece_backend(), "<s>", "</s>", frozenset({2}))
 METASPACE = Tokenizer(sentencepiece_backend(llama_2=False), "<s>", "</s>", frozenset({2}))
@@ -159,25 +129,15 @@ def stream(tokenizer, token_ids, skip_special_tokens=True):
 # ---- encode and decode
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_byte_level_text_comes_back_as_it_was(text):
-    assert BYTE_LEVEL.decode(BYTE_LEVEL.encode(text)) == text
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_sentencepiece_text_comes_back_with_its_spaces(text):
-    assert LLAMA_2.decode(LLAMA_2.encode(text)) == text
+def test_texts_come_back_with_their_spaces_and_characters():
+    for text in TEXTS:
+        assert BYTE_LEVEL.decode(BYTE_LEVEL.encode(text)) == text == LLAMA_2.decode(LLAMA_2.encode(text))
 
 
 @given(plain_text)
 def test_any_text_comes_back(text):
     assert BYTE_LEVEL.decode(BYTE_LEVEL.encode(text)) == text
     assert LLAMA_2.decode(LLAMA_2.encode(text)) == text
-
-
-def test_merges_are_used():
-    assert len(BYTE_LEVEL.encode("The quick brown fox")) < len("The quick brown fox")
-    assert len(BYTE_LEVEL.encode("über")) < len("über".encode())
 
 
 def test_special_tokens_are_put_around_a_text_only_when_asked():
@@ -196,11 +156,6 @@ def test_an_added_token_that_is_not_special_is_one_id_and_stays_in_the_text():
     ids = BYTE_LEVEL.encode("<tool>")
     assert ids == [BYTE_LEVEL.vocab_size - 1]
     assert BYTE_LEVEL.decode(ids) == "<tool>"
-
-
-def test_vocab_size_counts_added_tokens():
-    backend = byte_level_backend()
-    assert Tokenizer(backend).vocab_size == backend.get_vocab_size(with_added_tokens=False) + 1
 
 
 def test_ids_outside_the_vocabulary_have_no_text():
@@ -233,22 +188,7 @@ def test_a_pattern_that_never_ends_is_an_error_and_no_panic():
     assert tokenizer.encode("a") == [0]
 
 
-def test_truncation_and_padding_of_the_training_are_switched_off(tmp_path):
-    backend = byte_level_backend()
-    backend.enable_truncation(3)
-    backend.enable_padding(length=64)
-    text = "The quick brown fox"
-    assert tokenizer_from_folder(write_folder(tmp_path, backend)).encode(text) == BYTE_LEVEL.encode(text)
-
-
 # ---- streaming
-
-
-@every_tokenizer
-@pytest.mark.parametrize("text", TEXTS)
-def test_a_streamed_text_equals_the_decoded_one(tokenizer, text):
-    ids = tokenizer.encode(text)
-    assert "".join(stream(tokenizer, ids)) == tokenizer.decode(ids)
 
 
 @every_tokenizer
@@ -267,7 +207,7 @@ def test_any_streamed_ids_equal_the_decoded_ones(tokenizer, data, skip_special_t
 
 
 @pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, LLAMA_2], ids=["byte-level", "llama-2"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_streamed_bytes_equal_the_decoded_ones(tokenizer, seed):
     """Stream random bytes, chosen so that characters begin, break off and continue all the time, over many windows."""
     by_byte = sorted(pre_tokenizers.ByteLevel.alphabet()) if tokenizer is BYTE_LEVEL else \
@@ -337,7 +277,7 @@ def test_finish_can_be_called_again():
     assert StreamingDetokenizer(BYTE_LEVEL).finish() == ""
 
 
-@pytest.mark.parametrize("piece", ["a", "Ã", "ÿ"], ids=["letter", "half a character", "no character"])
+@pytest.mark.parametrize("piece", ["a", "Ã"], ids=["letter", "half a character"])
 def test_the_cost_of_a_token_does_not_grow(monkeypatch, piece):
     num_decoded = []
     decode = Tokenizer.decode
@@ -361,299 +301,83 @@ def test_a_long_run_of_byte_tokens_is_decoded_once(monkeypatch):
     assert sum(num_decoded) <= 501 + 3 * StreamingDetokenizer.NUM_CONTEXT_TOKENS
 
 
-# ---- a folder
-
-
-def test_a_folder_with_nothing_but_a_tokenizer(tmp_path):
-    tokenizer = tokenizer_from_folder(write_folder(tmp_path, byte_level_backend()))
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids, tokenizer.chat_template) == (None, frozenset(), None)
-    assert tokenizer.encode("The dog 🙂") == BYTE_LEVEL.encode("The dog 🙂")
-
-
-@pytest.mark.parametrize("files, bos_token_id, eos_token_ids", [
-    ({"tokenizer_config": {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}}, 1, {2}),
-    ({"tokenizer_config": {"bos_token": None, "eos_token": {"content": "<|im_end|>", "lstrip": False}}}, None, {2}),
-    ({"special_tokens_map": {"bos_token": {"content": "<|im_start|>"}, "eos_token": "<|endoftext|>"}}, 1, {0}),
-    ({"tokenizer_config": {"eos_token": "<|im_end|>"}, "special_tokens_map": {"eos_token": "<tool>"}}, None, {2}),
-    ({"tokenizer_config": {"eos_token": None}, "special_tokens_map": {"eos_token": "<|endoftext|>"}}, None, {0}),
-    ({"generation_config": {"eos_token_id": [2, 0]}}, None, {0, 2}),
-    ({"generation_config": {"eos_token_id": 2}}, None, {2}),
-    ({"config": {"eos_token_id": 5}}, None, {5}),
-    ({"config": {"eos_token_id": None}, "generation_config": {}}, None, set()),
-    ({"tokenizer_config": {"eos_token": "<|im_end|>"}, "generation_config": {"eos_token_id": [0]},
-      "config": {"eos_token_id": [7, 8]}}, None, {0, 2, 7, 8}),
-])
-def test_first_and_last_tokens_are_found_in_every_place(tmp_path, files, bos_token_id, eos_token_ids):
-    tokenizer = tokenizer_from_folder(write_folder(tmp_path, byte_level_backend(), **files))
-    assert tokenizer.bos_token_id == bos_token_id
-    assert tokenizer.eos_token_ids == eos_token_ids and isinstance(tokenizer.eos_token_ids, frozenset)
-
-
-@pytest.mark.parametrize("chat_template, expected", [
-    ("one", "one"),
-    ([{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}], "plain"),
-    ([{"name": "tool_use", "template": "tools"}], None),
-])
-def test_the_template_of_the_config(tmp_path, chat_template, expected):
-    folder = write_folder(tmp_path, byte_level_backend(), tokenizer_config={"chat_template": chat_template})
-    assert tokenizer_from_folder(folder).chat_template == expected
-
-
-def test_the_template_file_wins_over_the_config(tmp_path):
-    folder = write_folder(tmp_path, byte_level_backend(), tokenizer_config={"chat_template": "old"})
-    (folder / "chat_template.jinja").write_text("new: ü", encoding="utf-8")
-    assert tokenizer_from_folder(str(folder)).chat_template == "new: ü"
-
-
-def test_a_folder_without_tokenizer_json_is_refused(tmp_path):
-    with pytest.raises(TokenizerError) as caught:
-        tokenizer_from_folder(tmp_path)
-    assert f"{tmp_path / 'tokenizer.json'} is missing" in str(caught.value)
-
-
-@pytest.mark.parametrize("content", ["{", "{}", '{"model": {"type": "Poetry"}}'])
-def test_a_broken_tokenizer_json_is_named(tmp_path, content):
-    (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(TokenizerError) as caught:
-        tokenizer_from_folder(tmp_path)
-    assert f"{tmp_path / 'tokenizer.json'} is not a tokenizer" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["tokenizer_config", "special_tokens_map", "generation_config", "config"])
-@pytest.mark.parametrize("content, complaint", [("{'a': 1}", ": not JSON"), ("[3]", " holds [3], must be")])
-def test_a_broken_json_file_is_named(tmp_path, name, content, complaint):
-    (write_folder(tmp_path, byte_level_backend()) / f"{name}.json").write_text(content)
-    with pytest.raises(TokenizerError) as caught:
-        tokenizer_from_folder(tmp_path)
-    assert f"{tmp_path / name}.json{complaint}" in str(caught.value)
-
-
-@pytest.mark.parametrize("files, complaint", [
-    ({"tokenizer_config": {"eos_token": "<nowhere>"}}, "eos_token is '<nowhere>'"),
-    ({"special_tokens_map": {"bos_token": {"content": "<nowhere>"}}}, "bos_token is '<nowhere>'"),
-    ({"tokenizer_config": {"bos_token": 7}}, "bos_token is 7"),
-    ({"config": {"eos_token_id": "2"}}, "config.json: eos_token_id is '2'"),
-    ({"config": {"eos_token_id": -1}}, "config.json: eos_token_id is -1"),
-    ({"generation_config": {"eos_token_id": [2, True]}}, "generation_config.json: eos_token_id is [2, True]"),
-    ({"tokenizer_config": {"chat_template": 3}}, "tokenizer_config.json: chat_template is 3"),
-    ({"tokenizer_config": {"chat_template": ["x"]}}, "tokenizer_config.json: chat_template is ['x']"),
-])
-def test_a_wrong_value_in_a_folder_is_named(tmp_path, files, complaint):
-    with pytest.raises(TokenizerError) as caught:
-        tokenizer_from_folder(write_folder(tmp_path, byte_level_backend(), **files))
-    assert complaint in str(caught.value) and str(tmp_path) in str(caught.value)
-
-
-# ---- chat templates
-
-
-def chat(template, messages=({"role": "user", "content": "hi"},), **options):
-    return Tokenizer(byte_level_backend(), "<|im_start|>", "<|im_end|>", frozenset({2}), template).apply_chat_template(
-        list(messages), **options)
-
-
-def test_a_chat_becomes_one_text():
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
-    expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n"
-    assert BYTE_LEVEL.apply_chat_template(messages, add_generation_prompt=False) == expected
-    assert BYTE_LEVEL.apply_chat_template(messages) == expected + "<|im_start|>assistant\n"
-
-
-def test_a_template_may_bring_its_own_system_message():
-    text = BYTE_LEVEL.apply_chat_template([{"role": "user", "content": "Why?"}])
-    assert text == ("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n"
-                    "<|im_start|>assistant\n")
-
-
-def test_an_encoded_chat_has_each_special_token_once():
-    tokenizer = Tokenizer(sentencepiece_backend(), "<s>", "</s>", frozenset({2}),
-                          "{{ bos_token }}{{ messages[0]['content'] }}{{ eos_token }}")
-    ids = tokenizer.encode_chat([{"role": "user", "content": "the dog"}])
-    assert (ids.count(1), ids[0], ids[-1]) == (1, 1, 2)
-    assert tokenizer.encode("<s>")[:2] == [1, 1], "encode would have added a second one"
-    chat_ids = BYTE_LEVEL.encode_chat([{"role": "user", "content": "Why?"}])
-    assert (chat_ids.count(1), chat_ids.count(2)) == (3, 2)
-
-
-@pytest.mark.parametrize("template, expected", [
-    ("{{ bos_token }}|{{ eos_token }}", "<|im_start|>|<|im_end|>"),
-    ("{{ messages | tojson }}", '[{"role": "user", "content": "hi"}]'),
-    ("{{ {'b': '<ü>', 'a': 1} | tojson(sort_keys=true, indent=1) }}", '{\n "a": 1,\n "b": "<ü>"\n}'),
-    ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
-    ("{% if tools is none and documents is none %}plain{% endif %}", "plain"),
-    ("a\n  {% if true %}\nb\n  {% endif %}\nc", "a\nb\nc"),
-    ("{{ strftime_now('%%') }}", "%"),
-    ("{{ strftime_now('%Y') | int > 2000 }}", "True"),
-])
-def test_what_a_template_may_use(template, expected):
-    assert chat(template) == expected
-
-
-def test_tokens_that_a_model_lacks_are_empty_in_a_template():
-    tokenizer = Tokenizer(byte_level_backend(), chat_template="[{{ bos_token }}{{ eos_token }}]")
-    assert tokenizer.apply_chat_template([]) == "[]"
-
-
-def test_a_model_without_a_template_says_so():
-    with pytest.raises(TokenizerError, match="no chat template"):
-        LLAMA_2.apply_chat_template([{"role": "user", "content": "hi"}])
-    with pytest.raises(TokenizerError, match="no chat template"):
-        LLAMA_2.encode_chat([{"role": "user", "content": "hi"}])
-
-
-def test_what_a_template_complains_about_is_passed_on():
-    with pytest.raises(TokenizerError, match="chat template: TemplateError: no such role: wizard"):
-        BYTE_LEVEL.apply_chat_template([{"role": "wizard", "content": "hi"}])
-
-
-@pytest.mark.parametrize("template, complaint", [
-    ("{% if %}", "TemplateSyntaxError"),
-    ("{{ 'a' + messages[0].nothing }}", "UndefinedError.*nothing"),
-    ("{{ 1 / 0 }}", "ZeroDivisionError"),
-    ("{{ 'a' + 1 }}", "TypeError"),
-])
-def test_a_broken_template_is_a_tokenizer_error(template, complaint):
-    with pytest.raises(TokenizerError, match=f"chat template: {complaint}"):
-        chat(template)
-
-
-@pytest.mark.parametrize("template, complaint", [
-    ("{{ ''.__class__.__mro__ }}", "__class__"),
-    ("{{ ''.__class__.__base__.__subclasses__() }}", "__class__"),
-    ("{{ (''|attr('__class__')).__base__ }}", "__class__"),
-    ("{{ raise_exception.__globals__['json'] }}", "__globals__"),
-    ("{{ strftime_now.__code__.co_consts }}", "__code__"),
-    ("{{ '{0.__class__.__base__}'.format('') }}", "__class__"),
-    ("{{ messages.append(1) }}", "append"),
-    ("{{ messages[0].update(role='x') }}", "update"),
-])
-def test_a_template_does_not_get_out_of_its_sandbox(template, complaint):
-    with pytest.raises(TokenizerError, match=f"chat template: SecurityError: .*{complaint}"):
-        chat(template)
-
-
-# ---- GGUF
-
-
-@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
-def test_a_gguf_tokenizer_equals_the_one_it_was_made_from(pre):
-    backend = byte_level_backend(pre)
-    original, tokenizer = Tokenizer(backend), tokenizer_from_gguf(gguf_metadata(backend, pre))
-    assert tokenizer.vocab_size == original.vocab_size
-    for text in [*TEXTS, *CORPUS, "<|im_start|>user\nThe dog <tool> 12345<|im_end|>\n"]:
-        ids = original.encode(text)
-        assert tokenizer.encode(text) == ids
-        for skip_special_tokens in (True, False):
-            assert tokenizer.decode(ids, skip_special_tokens) == original.decode(ids, skip_special_tokens)
-
-
-@pytest.mark.parametrize("pre, expected", [
-    ("default", ["I", "'", "LLgo", " 12345", "!!", "\n\n \n ", " x"]),
-    ("gpt-2", ["I", "'", "LLgo", " 12345", "!!", "\n\n \n ", " x"]),
-    ("smollm", ["I", "'", "LLgo", " ", "1", "2", "3", "4", "5", "!!", "\n\n \n ", " x"]),
-    ("llama-bpe", ["I", "'LL", "go", " ", "123", "45", "!!\n\n", " \n", " ", " x"]),
-    ("qwen2", ["I", "'LL", "go", " ", "1", "2", "3", "4", "5", "!!\n\n", " \n", " ", " x"]),
-])
-def test_where_each_split_rule_cuts(pre, expected):
-    tokenizer = tokenizer_from_gguf(gguf_metadata(byte_level_backend(pre), pre))
-    words = tokenizer._backend.pre_tokenizer.pre_tokenize_str("I'LLgo 12345!!\n\n \n  x")
-    assert [word.replace("Ġ", " ").replace("Ċ", "\n") for word, _ in words] == expected
-
-
-def test_only_qwen2_composes_characters():
-    ids = {pre: tokenizer_from_gguf(gguf_metadata(byte_level_backend(pre), pre)).encode("u\u0308")
-           for pre in ("qwen2", "llama-bpe")}
-    assert Tokenizer(byte_level_backend("qwen2")).decode(ids["qwen2"]) == "ü"
-    assert Tokenizer(byte_level_backend("llama-bpe")).decode(ids["llama-bpe"]) == "u\u0308"
-
-
-def test_llama_3_takes_a_whole_word_before_any_merge():
-    metadata = gguf_metadata(byte_level_backend())
-    metadata["tokenizer.ggml.tokens"] = [*metadata["tokenizer.ggml.tokens"], "xyzzy"]
-    metadata["tokenizer.ggml.token_type"] = [*metadata["tokenizer.ggml.token_type"], 1]
-    whole = [len(metadata["tokenizer.ggml.tokens"]) - 1]
-    assert tokenizer_from_gguf({**metadata, "tokenizer.ggml.pre": "llama-bpe"}).encode("xyzzy") == whole
-    assert tokenizer_from_gguf(metadata).encode("xyzzy") != whole
-
-
-def test_control_tokens_are_special_and_user_defined_ones_are_not():
-    tokenizer = tokenizer_from_gguf(gguf_metadata(byte_level_backend()))
-    ids = tokenizer.encode("<|im_start|><tool>")
-    assert len(ids) == 2
-    assert tokenizer.decode(ids) == "<tool>"
-
-
-def test_a_gguf_chat():
-    tokenizer = tokenizer_from_gguf(gguf_metadata(byte_level_backend()))
-    messages = [{"role": "user", "content": "The dog 🙂"}]
-    assert tokenizer.encode_chat(messages) == BYTE_LEVEL.encode_chat(messages)
-    assert (tokenizer.bos_token_id, tokenizer.chat_template) == (1, CHATML)
-    without = gguf_metadata(byte_level_backend())
-    del without["tokenizer.chat_template"]
-    assert tokenizer_from_gguf(without).chat_template is None
-
-
-@pytest.mark.parametrize("fields, eos_token_ids", [
-    ({}, {2}),
-    ({"eos_token_id": None}, set()),
-    ({"eot_token_id": 0}, {0, 2}),
-    ({"eot_token_id": 0, "eom_token_id": 7}, {0, 2, 7}),
-])
-def test_every_end_in_a_gguf(fields, eos_token_ids):
-    tokenizer = tokenizer_from_gguf(gguf_metadata(byte_level_backend(), **fields))
-    assert tokenizer.eos_token_ids == eos_token_ids and isinstance(tokenizer.eos_token_ids, frozenset)
-
-
-@pytest.mark.parametrize("pre, add_bos_token, is_added", [
-    ("gpt-2", True, True), ("gpt-2", False, False), ("gpt-2", None, False),
-    ("llama-bpe", None, True), ("llama-bpe", False, False),
-])
-def test_a_gguf_says_whether_a_text_begins_with_a_special_token(pre, add_bos_token, is_added):
-    metadata = gguf_metadata(byte_level_backend(pre), pre, add_bos_token=add_bos_token)
-    tokenizer = tokenizer_from_gguf(metadata)
-    body = tokenizer.encode("dog", add_special_tokens=False)
-    assert 1 not in body
-    assert tokenizer.encode("dog") == ([1] if is_added else []) + body
-
-
-def test_a_gguf_without_a_split_rule_gets_the_default_one():
-    metadata = gguf_metadata(byte_level_backend())
-    del metadata["tokenizer.ggml.pre"]
-    assert tokenizer_from_gguf(metadata).encode(CORPUS[3]) == BYTE_LEVEL.encode(CORPUS[3])
-
-
-@pytest.mark.parametrize("name", ["model", "tokens", "merges", "token_type"])
-def test_a_missing_gguf_field_is_named(name):
-    with pytest.raises(TokenizerError, match=f"tokenizer.ggml.{name} is missing"):
-        tokenizer_from_gguf(gguf_metadata(byte_level_backend(), **{name: None}))
-
-
-@pytest.mark.parametrize("fields, complaint", [
-    ({"model": "llama"}, "tokenizer.ggml.model is 'llama', supported: 'gpt2'"),
-    ({"model": 3}, "tokenizer.ggml.model is 3, must be of type str"),
-    ({"tokens": "abc"}, "tokenizer.ggml.tokens is 'abc', must be of type list"),
-    ({"token_type": [1, 1]}, "tokenizer.ggml.token_type has 2 entries, tokenizer.ggml.tokens has"),
-    ({"tokens": ["a", "b", "a"], "token_type": [1, 1, 1]}, "tokenizer.ggml.tokens has 3, 2 of them different"),
-    ({"merges": ["Ġ nowhere"]}, "tokenizer.ggml.merges do not fit tokenizer.ggml.tokens: .*nowhere"),
-    ({"merges": ["alone"]}, "tokenizer.ggml.merges do not fit tokenizer.ggml.tokens"),
-    ({"bos_token_id": 9999}, "tokenizer.ggml.bos_token_id is 9999, must be from 0 to"),
-    ({"eos_token_id": -1}, "tokenizer.ggml.eos_token_id is -1, must be from 0 to"),
-    ({"eot_token_id": 9999}, "tokenizer.ggml.eot_token_id is 9999, must be from 0 to"),
-    ({"eos_token_id": True}, "tokenizer.ggml.eos_token_id is True, must be of type int"),
-    ({"add_bos_token": 1}, "tokenizer.ggml.add_bos_token is 1, must be of type bool"),
-    ({"add_bos_token": True, "bos_token_id": None}, "tokenizer.ggml.bos_token_id is missing"),
-])
-def test_a_wrong_gguf_field_is_named(fields, complaint):
-    with pytest.raises(TokenizerError, match=complaint):
-        tokenizer_from_gguf(gguf_metadata(byte_level_backend(), **fields))
-
-
-def test_an_unknown_split_rule_is_named_with_those_that_are_known():
-    with pytest.raises(TokenizerError) as caught:
-        tokenizer_from_gguf(gguf_metadata(byte_level_backend(), pre="falcon"))
-    assert str(caught.value) == ("tokenizer.ggml.pre is 'falcon', supported: default, gpt-2, llama-bpe, qwen2, smollm")
-
-
-def test_a_template_that_is_no_text_is_named():
-    with pytest.raises(TokenizerError, match="tokenizer.chat_template is 3"):
-        tokenizer_from_gguf({**gguf_metadata(byte_level_backend()), "tokenizer.chat_template": 3})
+# ---- how few tokens a text may have
+
+
+def with_steps(normalizer=None, pre_tokenizer=None, **options):
+    backend = tokenizers.Tokenizer(models.BPE({"a": 0, "abc": 1, "<unk>": 2}, [], **options))
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    if pre_tokenizer is not None:
+        backend.pre_tokenizer = pre_tokenizer
+    return Tokenizer(backend)
+
+
+def test_the_bound_follows_from_the_longest_entry_of_the_vocabulary():
+    longest = max(len(BYTE_LEVEL._backend.id_to_token(token_id)) for token_id in range(BYTE_LEVEL.vocab_size))
+    assert BYTE_LEVEL.min_num_tokens("x" * (10 * longest + 1)) == 10
+    composing = Tokenizer(byte_level_backend("qwen2"))
+    assert composing.min_num_tokens("x" * (40 * longest)) == 10, "NFC may make one character of four"
+    assert with_steps(byte_fallback=True).min_num_tokens("x" * 50) == 10
+    assert LLAMA_2.min_num_tokens("x" * 1000) > 0
+
+
+@pytest.mark.parametrize("tokenizer", [
+    with_steps(), with_steps(unk_token="<unk>", fuse_unk=True), with_steps(pre_tokenizer=PRE_TOKENIZERS["gpt-2"]),
+    with_steps(normalizers.NFKC(), byte_fallback=True), with_steps(normalizers.Replace("x", ""), byte_fallback=True),
+    with_steps(pre_tokenizer=pre_tokenizers.Split("x", "removed"), byte_fallback=True),
+    Tokenizer(tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))),
+], ids=["characters", "fused", "without all bytes", "NFKC", "a replacement", "a split", "words"])
+def test_without_a_bound_no_text_is_certainly_too_long(tokenizer):
+    assert tokenizer.min_num_tokens("x" * 10**6) == 0
+
+
+@every_tokenizer
+@given(text=st.text())
+def test_no_text_has_fewer_tokens_than_the_bound(tokenizer, text):
+    assert len(tokenizer.encode(text, add_special_tokens=False)) >= tokenizer.min_num_tokens(text)
+
+
+# ---- the bytes of tokens
+
+
+BACKENDS = {"bytes": byte_level_backend, "bytes like Qwen's": lambda: byte_level_backend("qwen2"),
+            "llama 2": sentencepiece_backend, "metaspace": lambda: sentencepiece_backend(llama_2=False)}
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_bytes_of_tokens_are_the_text(name):
+    tokenizer = Tokenizer(BACKENDS[name]())
+    of_token, not_first = token_bytes(tokenizer)
+    assert len(of_token) == tokenizer.vocab_size
+    rng = np.random.default_rng(0)
+    texts = [token_id for token_id, each in enumerate(of_token) if each]
+    firsts = [token_id for token_id in texts if token_id not in set(not_first)]
+    num_compared = 0
+    for _ in range(300):
+        token_ids = [int(rng.choice(firsts)), *rng.choice(texts, rng.integers(0, 8)).tolist()]
+        joined = b"".join(of_token[token_id] for token_id in token_ids)
+        try:
+            text = joined.decode()
+        except UnicodeDecodeError:
+            continue
+        num_compared += 1
+        assert tokenizer.decode(token_ids) == text
+    assert num_compared > 50
+
+
+def test_special_tokens_have_no_bytes_and_others_that_were_added_do():
+    tokenizer = Tokenizer(byte_level_backend())
+    of_token, _ = token_bytes(tokenizer)
+    special = {token_id for token_id in range(tokenizer.vocab_size) if tokenizer.piece(token_id) is None}
+    assert special and all(of_token[token_id] == b"" for token_id in special)
+    assert of_token[tokenizer.encode("<tool>", add_special_tokens=False)[0]] == b"<tool>"
+
+
+def test_a_token_that_loses_its_space_at_the_beginning_is_not_first():
+    tokenizer = Tokenizer(sentencepiece_backend())
+    of_token, not_first = token_bytes(tokenizer)
+    spaced = [token_id for token_id in range(tokenizer.vocab_size) if (tokenizer.piece(token_id) or "").startswith("▁")]
+    assert spaced and set(spaced) <= set(not_first)
+    for token_id in spaced:
+        assert of_token[token_id].decode() == f" {tokenizer.decode([token_id])}"
