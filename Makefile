@@ -62,7 +62,7 @@ thorough: $(INSTALLED)
 # cannot pass with drafts are left out and listed at the end. It takes minutes; `make test-drafts
 # DRAFT_SUITES=mini_vllm/test_engine.py` runs one file.
 DRAFT_SUITES = mini_vllm/test_engine.py mini_vllm/test_async_engine.py mini_vllm/test_model_runner.py \
-	mini_vllm/test_beam_search.py mini_vllm/tests mini_vllm/engine_room mini_vllm/gpu \
+	mini_vllm/test_beam_search.py mini_vllm/tests mini_vllm/gpu \
 	mini_vllm/models mini_vllm/structured mini_vllm/parts mini_vllm/cli mini_vllm/demo mini_vllm/trace mini_vllm/benchmark \
 	mini_vllm/server
 test-drafts: $(INSTALLED)

@@ -128,15 +128,6 @@ def test_one_token_goes_before_a_prompt_that_was_admitted_earlier():
     assert output.num_scheduled_tokens == {"p": 1, "c": 1, "long": 2}
 
 
-def test_seats_and_budget_limit_a_step():
-    simulation = make(seqs=3, budget=7)
-    requests = [simulation.add(request(f"r{i}", 1 + i, 5)) for i in range(8)]
-    while not simulation.is_done:
-        step = simulation.step()
-        assert len(step.num_scheduled_tokens) <= 3 and sum(step.num_scheduled_tokens.values()) <= 7
-    check_outputs(simulation, *requests)
-
-
 def test_sequences_to_come_have_their_seats():
     simulation = make(seqs=4, budget=32)
     several = request("several", 6)
@@ -277,21 +268,6 @@ def test_what_a_victim_was_given_returns_to_the_step_and_is_not_findable(tree):
     assert low.num_computed_tokens == 0 and low.status is RequestStatus.PREEMPTED
     again = request("again", [*low.all_token_ids, 9])
     assert scheduler.kv_cache.get_computed_blocks(again)[1] == 4, "what low was to write in this step is found"
-
-
-def test_a_victim_loses_its_place_in_the_step_and_nothing_else():
-    """Admit low first, so that it is planned first; then high needs a block and takes one of low's."""
-    for tree in (True, False):
-        simulation = make(num_blocks=6, budget=16, tree=tree)
-        low = simulation.add(request("low", 10, 9, Priority.LOW))
-        simulation.step()
-        high = simulation.add(request("high", 11, 9, Priority.HIGH), at_s=0.001)
-        while not low.num_preemptions:
-            step = simulation.step()
-        assert step.preempted == ["low"] and set(step.num_scheduled_tokens) == {"high"}, str(simulation.timeline)
-        assert low.output_token_ids
-        simulation.run()
-        check_outputs(simulation, low, high)
 
 
 def test_a_step_that_preempted_admits_nobody():

@@ -1,4 +1,4 @@
-"""The prefix tree against one that compares with every child; and the work per lookup, counted, not timed."""
+"""The indices of cached prefixes: the tree against one that compares with every child, and the work per lookup."""
 
 import itertools
 import random
@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mini_vllm.block_pool import BlockHash, BlockPool
+from mini_vllm.block_pool import BlockHash, BlockPool, KVCacheBlock
 from mini_vllm.conftest import examples
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.prefix_tree import PrefixTree
+from mini_vllm.prefix_tree import BlockIndex, NoIndex, PrefixTree, key_of
 from mini_vllm.request import Request
 from mini_vllm.test_block_pool import free_ids, ids
+
+SIZE = 4
 
 
 def num_shared(tokens, others):
@@ -339,3 +341,107 @@ def test_a_chain_of_ten_thousand_blocks_is_walked_without_recursion():
     assert (len(match.blocks), match.num_partial_tokens) == (num_blocks - 1, 1)
     tree.clear()
     assert tree.match(tokens).num_tokens == 0
+
+
+def table_of(pool, num_tokens):
+    return pool.get_new_blocks(-(-num_tokens // SIZE))
+
+
+# ---- what all indices have in common
+
+
+@pytest.mark.parametrize("index_class", [BlockIndex, PrefixTree])
+@pytest.mark.parametrize("seed", range(5))
+def test_whole_blocks_are_found_as_comparing_with_all_texts_finds_them(index_class, seed):
+    rng = random.Random(seed)
+    pool = BlockPool(200)
+    index = index_class(pool, SIZE)
+    texts = [[rng.randrange(2) for _ in range(rng.randint(1, 14))] for _ in range(20)]
+    for tokens in texts:
+        index.insert(tokens, table_of(pool, len(tokens)))
+        pool.check_integrity()
+    for _ in range(50):
+        wanted = [rng.randrange(2) for _ in range(rng.randint(1, 14))]
+        num_wanted = max(n for n in range(0, len(wanted) + 1, SIZE)
+                         if n == 0 or any(len(text) >= n and text[:n] == wanted[:n] for text in texts))
+        match = index.match(wanted)
+        assert len(match.blocks) * SIZE == num_wanted
+        for block, start in zip(match.blocks, range(0, num_wanted, SIZE)):
+            assert block.block_hash.token_ids == tuple(wanted[start:start + SIZE])
+        if index_class is BlockIndex:
+            assert (match.partial_block, match.num_partial_tokens) == (None, 0)
+
+
+def test_only_full_blocks_are_inserted_and_a_donated_tail_is_lost():
+    pool = BlockPool(9)
+    index = BlockIndex(pool, SIZE)
+    table = table_of(pool, 10)
+    index.insert(range(10), table, num_tokens=7)
+    assert [block.block_hash is not None for block in table] == [True, False, False]
+    index.insert(range(10), table)
+    index.donate(range(10), table)
+    assert ids(pool.free_block_queue.get_all_free_blocks())[-3:] == ids(table)[::-1]
+    assert index.match(range(10)).blocks == table[:2]
+    index.clear()
+    assert index.match(range(10)).blocks == []
+
+
+def test_no_index_finds_nothing_and_gives_the_blocks_back():
+    pool = BlockPool(9, enable_caching=False)
+    index = NoIndex(pool, SIZE)
+    table = table_of(pool, 8)
+    index.insert(range(8), table)
+    assert index.match(range(8)).blocks == [] and table[0].block_hash is None
+    index.donate(range(8), table)
+    assert pool.get_num_free_blocks() == 8
+
+
+class OnlyTheInterface:
+    """A tree with only the methods that the manager may call. It looks empty."""
+
+    def __init__(self, block_pool, block_size):
+        self._tree = PrefixTree(block_pool, block_size)
+        self.match, self.insert = self._tree.match, self._tree.insert
+        self.donate, self.clear = self._tree.donate, self._tree.clear
+
+    def __len__(self):
+        return 0
+
+
+def test_the_manager_calls_nothing_else_of_a_tree():
+    manager = KVCacheManager(9, SIZE, tree_class=OnlyTheInterface)
+    first, second = Request("first", range(7)), Request("second", range(7))
+    manager.allocate_slots(first, 7)
+    first.num_computed_tokens = 7
+    manager.finish_step()
+    manager.free(first)
+    hits, num_cached = manager.get_computed_blocks(second)
+    assert num_cached == 6, "the half-filled tail is found"
+    manager.allocate_slots(second, 1, hits, num_cached)
+    manager.free(second)
+    manager.finish_step()
+    manager.reset_prefix_cache()
+    assert manager.get_computed_blocks(second) == ([], 0)
+    manager.check_integrity()
+
+
+# ---- keys
+
+
+def test_a_key_is_a_block_hash_or_none():
+    key = BlockHash(None, [1, 2])
+    assert key_of(KVCacheBlock(5)) is None and key_of(KVCacheBlock(5, block_hash=key)) is key
+    with pytest.raises(RuntimeError, match="block 5 is cached under 777, which is of type int"):
+        key_of(KVCacheBlock(5, block_hash=777))
+
+
+def test_a_half_hit_of_another_tenant_is_refused():
+    manager = KVCacheManager(9, SIZE, tree_class=PrefixTree)
+    mine, other = Request("mine", range(3), extra_keys=("a",)), Request("other", range(5), extra_keys=("b",))
+    manager.allocate_slots(mine, 3)
+    mine.num_computed_tokens = 3
+    manager.finish_step()
+    block = manager.block_pool.blocks[manager.get_block_ids("mine")[0]]
+    manager.free(mine)
+    with pytest.raises(RuntimeError, match="does not hold its tokens 0 to 2"):
+        manager.allocate_slots(other, 2, [block], 3)

@@ -2,7 +2,6 @@
 works."""
 
 import asyncio
-import dataclasses
 
 import pytest
 
@@ -10,7 +9,7 @@ from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.llm import LLM
-from mini_vllm.metrics import MAX_IDLE_STEPS, IdleSteps
+from mini_vllm.metrics import MAX_IDLE_STEPS
 from mini_vllm.models.loader import load
 from mini_vllm.request import RequestStatus, SamplingParams
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
@@ -67,12 +66,6 @@ def check_is_clean(engine):
     assert engine.lookahead.pending is None
 
 
-def test_the_count_is_of_steps_in_a_row():
-    idle_steps = IdleSteps()
-    assert [idle_steps.add(is_idle) for is_idle in (True, True, False, True, True, True, True, False)] == [
-        False, False, False, False, False, True, True, False]
-
-
 @pytest.mark.parametrize("num_steps_before", [0, 1, 3])
 def test_all_requests_end_and_the_engine_serves_again(loaded, expected, num_steps_before):
     """Let the engine stall before the first step (requests wait), after one (they hold blocks), or after three (a step
@@ -108,17 +101,6 @@ def test_the_error_counts_the_blocks_wanted_and_free(loaded):
     assert output.error == ("StalledError: nothing could be planned for 3 steps: the scheduler gave request 'r' no "
                             "tokens; it needs 7 more blocks, 3 of 8 are free")
     engine.kv_cache.block_pool.free_blocks(leaked)
-    check_is_clean(engine)
-
-
-def test_samples_of_one_request_end_together(loaded):
-    engine = make_engine(loaded)
-    engine.add_request(list(range(16)), dataclasses.replace(PARAMS, n=3), "r")
-    engine.step()
-    engine.scheduler.num_refusals = 3
-    (output,) = run(engine).values()
-    assert [each.finish_reason for each in output.outputs] == ["error"] * 3
-    assert "request 'r#0' no tokens; it needs 1 more block, 38 of 40 are free" in output.error
     check_is_clean(engine)
 
 
