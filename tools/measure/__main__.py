@@ -102,8 +102,8 @@ def make_parser() -> argparse.ArgumentParser:
     stall = names.add_parser("stall")
     stall.add_argument("--model", default="tiny-tales")
     router = names.add_parser("router")
-    how = router.add_mutually_exclusive_group(required=True)
-    how.add_argument("--http", action="store_true", help="compare cached tokens and balance")
+    how = router.add_mutually_exclusive_group()
+    how.add_argument("--http", action="store_true", help="cached tokens and balance (this is the default)")
     how.add_argument("--kill", action="store_true", help="kill a server in the middle, and count what its clients get")
     router.add_argument("--model", default="tiny-tales", help="(default: %(default)s)")
     for kind in ("sglang", "vllm"):
@@ -159,12 +159,12 @@ def run(arguments: argparse.Namespace) -> None:
         case "router":
             from measure.router_servers import SMOKE_TEST
             executables = {"sglang": arguments.sglang_router, "vllm": arguments.vllm_router}
-            if arguments.http:
-                from measure.router_http import print_router_http
-                print_router_http(arguments.model, executables, **quick(seeds=(0,), workload=SMOKE_TEST))
-            else:
+            if arguments.kill:
                 from measure.router_kill import print_router_kill
                 print_router_kill(arguments.model, executables, **quick(num_rounds=1, workload=SMOKE_TEST))
+            else:
+                from measure.router_http import print_router_http
+                print_router_http(arguments.model, executables, **quick(seeds=(0,), workload=SMOKE_TEST))
         case "quiz":
             from measure.quiz import print_quiz
             print_quiz(arguments.model, arguments.questions, arguments.show,
