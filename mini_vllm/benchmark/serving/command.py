@@ -216,17 +216,19 @@ class Bench:
         for low, about in ((mixed, f"at {sizes.low_rate:g} per second, {traffic.about}"),
                            (long, f"at once, outputs of {sizes.long_tokens}"
                             + ": they fill the running batch" * fills_batch)):
-            high = [replace(call, priority="high") for call in HIGH.calls(
-                Words(self._words, f"unloaded {about}"), sizes.num_high, sizes.high_rate)]
-            alone = [replace(call, at_s=index * sizes.alone_s) for index, call in enumerate(high)]
+            alone = [replace(call, at_s=index * sizes.alone_s)
+                     for index, call in enumerate(self._high_calls(sizes, f"unloaded {about}"))]
             unloaded = self.run(self.servers[0], alone, 1 / sizes.alone_s)
-            high = [replace(call, priority="high", at_s=call.at_s + sizes.high_after_s) for call in HIGH.calls(
-                Words(self._words, about), sizes.num_high, sizes.high_rate)]
+            high = [replace(call, at_s=call.at_s + sizes.high_after_s) for call in self._high_calls(sizes, about)]
             loaded = self.run(self.servers[0], sorted([*low, *high], key=lambda call: call.at_s), 0.0)
             found.append(summarise(f"{len(low)} low-priority requests {about}",
                                    [answer.first_token_s for answer in unloaded.whole], loaded.answers))
             print(f"\n{format_overload(found[-1])}", flush=True)
         return found
+
+    def _high_calls(self, sizes: Sizes, seed: str) -> list[Call]:
+        calls = HIGH.calls(Words(self._words, seed), sizes.num_high, sizes.high_rate)
+        return [replace(call, priority="high") for call in calls]
 
 
 def search_rates(first_rate: float) -> Generator[float, bool, None]:

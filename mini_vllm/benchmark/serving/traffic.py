@@ -53,7 +53,7 @@ class Words:
     """Words that are one token each, even next to each other, so that the length of a prompt is known."""
 
     def __init__(self, words: Sequence[str], seed: str) -> None:
-        self.words, self.rng, self.seed = words, random.Random(seed), seed
+        self.words, self.rng = words, random.Random(seed)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, seed: str) -> Words:
