@@ -41,13 +41,10 @@ SANITIZE := notebooks/$(if $(filter Linux,$(shell uname -s)),sanitize,sanitize-e
 NBVAL := $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 240 \
 	--nbval-sanitize-with $(SANITIZE) notebooks
 
-# Run every command and snippet of the README, from top to bottom, as a reader would; long ones are shortened. The first
-# run is that of a newcomer: nothing is installed except by the README's own commands. The second has everything installed.
-# `make readme READERS=newcomer` does only the first.
-READERS = newcomer owner
+# Run every command and snippet of the README, from top to bottom, as a newcomer would: nothing is installed except by the
+# README's own commands. Long ones are shortened.
 readme: $(INSTALLED)
-	$(RUN) tools/readme.py --fresh
-	$(if $(filter owner,$(READERS)),$(RUN) tools/readme.py)
+	$(RUN) tools/readme.py
 
 # Run the tests that need a pulled model: make test-models MODELS=folder, the folder of MINI_VLLM_CACHE.
 MODELS ?= $(or $(MINI_VLLM_CACHE),$(HOME)/.cache/mini_vllm)

@@ -1,10 +1,9 @@
 """Run the commands and snippets of the README and the pages that continue it, in the order a reader would.
 
-    python tools/readme.py [--fresh]    # in a temporary copy of the tree
+    python tools/readme.py    # in a temporary copy of the tree
 
-With ``--fresh`` the reader is a newcomer: the home folder is empty, the environment is bare, and nothing is installed
-except by the README's own commands. Without it, the current environment is available from the start. The output of
-a command is printed only if the command fails.
+The reader is a newcomer: the home folder is empty, the environment is bare, and nothing is installed except by the
+README's own commands. The output of a command is printed only if the command fails.
 
 PAGES lists the pages. A command is a line of a fenced block without a language, or the first cell of a table row. ``git
 clone`` is replaced by a copy of the tree. A command that would take minutes is shortened by an option; see SHORTENED. A
@@ -13,7 +12,6 @@ command that waits for input gets a script; see SCRIPTS.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -137,16 +135,14 @@ def hear_ctrl_c() -> None:
 class Reader:
     """Runs one step after another, keeping folder and environment as a shell does.
 
-    With ``home`` it is a newcomer's shell: a bare environment with that home folder, and nothing installed. Only a
-    folder of pulled models is kept, so that a model is not downloaded again.
+    It is a newcomer's shell: a bare environment with the home folder ``home``, and nothing installed. Only a folder of
+    pulled models is kept, so that a model is not downloaded again.
     """
 
-    def __init__(self, folder: Path, home: Path | None = None) -> None:
-        self.folder, self.is_newcomer = folder, home is not None
-        self.environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-        if home is not None:
-            models = {name: value for name, value in os.environ.items() if name == "MINI_VLLM_CACHE"}
-            self.environment = {**bare_environment(home), **models}
+    def __init__(self, folder: Path, home: Path) -> None:
+        self.folder = folder
+        models = {name: value for name, value in os.environ.items() if name == "MINI_VLLM_CACHE"}
+        self.environment = {**bare_environment(home), **models}
 
     def run(self, step: Step) -> str:
         """Run a step and return what it printed. Raise AssertionError if its exit status is not the expected one."""
@@ -163,17 +159,13 @@ class Reader:
             shutil.copy(self.folder / source, self.folder / target)
         if any(begins_with(command, name) for name in NEED_SMOLLM2) and cached_model("smollm2") is None:
             return "left out: smollm2 is not here\n"
-        if any(begins_with(command, name) for name in BY_NAME) or self._would_change_ours(command):
+        if any(begins_with(command, name) for name in BY_NAME):
             return self._checked(step, self._bash(f"{command} --dry-run"))
         added = next((f" {added}" for words, added in SHORTENED.items() if begins_with(command, words)), "")
         script = next((script for words, script in SCRIPTS.items() if begins_with(command, words)), None)
         if script is not None:
             return self._type(command + added, script)
         return self._checked(step, self._bash(command + added), STATUS.get(command, 0))
-
-    def _would_change_ours(self, command: str) -> bool:
-        """Check whether a command would install the copy into the environment that runs this."""
-        return not self.is_newcomer and begins_with(command, "pip install")
 
     def _bash(self, command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         with tempfile.TemporaryDirectory() as scratch:
@@ -210,19 +202,13 @@ class Reader:
         return str(shown)
 
     def _clone(self, name: str) -> str:
-        """Copy the tree as it is. Unless the reader is a newcomer, link the current environment into the copy."""
-        copy = self.folder / name
+        """Copy the tree as it is."""
         listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
                                 capture_output=True, text=True, check=True).stdout
         for file in filter(None, listed.split("\0")):
             if (ROOT / file).is_file():
-                (copy / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / file, copy / file)
-        if self.is_newcomer:
-            return ""
-        (copy / ".venv").symlink_to(sys.prefix)
-        os.utime(copy / "pyproject.toml", (0, 0))  # older than the environment, so that make does not rebuild it
-        self.environment["PYTHONPATH"] = str(copy)
+                (self.folder / name / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / file, self.folder / name / file)
         return ""
 
 
@@ -235,7 +221,7 @@ def steps_of_pages() -> list[Step]:
     return list(first.values())
 
 
-def run_all(steps: Sequence[Step], folder: Path, home: Path | None = None) -> int:
+def run_all(steps: Sequence[Step], folder: Path, home: Path) -> int:
     """Run every step, and return their number.
 
     Raise AssertionError for the first step that fails, or that prints nothing although it should.
@@ -249,23 +235,18 @@ def run_all(steps: Sequence[Step], folder: Path, home: Path | None = None) -> in
     return len(steps)
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="readme", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--fresh", action="store_true", help="as a newcomer: nothing installed, an empty home")
-    options = parser.parse_args(arguments)
+def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
+        home = Path(scratch, "home")
+        home.mkdir()
         try:
-            home = Path(scratch, "home") if options.fresh else None
-            if home is not None:
-                home.mkdir()
             num_steps = run_all(steps_of_pages(), Path(scratch), home)
         except AssertionError as error:
             print(error)
             return 1
-    state = "with nothing installed beforehand" if options.fresh else "with everything installed beforehand"
-    print(f"{num_steps} commands and snippets of {', '.join(PAGES)} run as written, {state}")
+    print(f"{num_steps} commands and snippets of {', '.join(PAGES)} run as written, with nothing installed beforehand")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -48,12 +48,12 @@ print(1)  # kept
                                                 ("make test-that-is-not-there", "exit status 2")])
 def test_a_command_that_fails_is_told_with_its_line(command, complaint, tmp_path):
     with pytest.raises(AssertionError, match=rf"README\.md:7: {re.escape(command)}\n{complaint}"):
-        Reader(tmp_path).run(Step(7, command))
+        Reader(tmp_path, tmp_path).run(Step(7, command))
 
 
 def test_all_of_it_runs_and_the_first_that_fails_or_says_nothing_ends_it(tmp_path, capsys):
-    def run(text, **options):
-        return run_all(list(steps_of(text)), tmp_path, **options)
+    def run(text):
+        return run_all(list(steps_of(text)), tmp_path, tmp_path)
 
     assert run("```\npython --version\n```\n") == 1
     assert capsys.readouterr().out.endswith(" s  README.md:2: python --version\n")
@@ -65,7 +65,7 @@ def test_all_of_it_runs_and_the_first_that_fails_or_says_nothing_ends_it(tmp_pat
 def test_the_shell_keeps_folder_and_environment(tmp_path):
     (tmp_path / "below").mkdir()
     (tmp_path / "activate").write_text("export COLOUR='a b\nc'\n")
-    reader = Reader(tmp_path)
+    reader = Reader(tmp_path, tmp_path)
     for command in ("cd below", "source ../activate"):
         reader.run(Step(1, command))
     assert reader.run(Step(1, 'python3 -c "import os; print(os.getcwd(), repr(os.environ[\'COLOUR\']))"')) == \
@@ -78,7 +78,7 @@ def test_ctrl_c_ends_what_waits_for_it_even_where_nobody_hears_it(tmp_path, monk
                                       "try:\n    signal.pause()\nexcept KeyboardInterrupt:\n    print('heard')\n")
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert "heard" in Reader(tmp_path).run(Step(1, "python3 wait.py"))
+        assert "heard" in Reader(tmp_path, tmp_path).run(Step(1, "python3 wait.py"))
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -138,15 +138,6 @@ def test_a_command_in_a_sentence_is_there(command, capsys):
         assert help_of(f"mini-vllm {words[0]}", capsys)
     else:
         assert (ROOT / words[1].replace(".", "/")).exists()
-
-
-def test_only_a_newcomer_installs_something(tmp_path, monkeypatch):
-    ran = []
-    monkeypatch.setattr(Reader, "_bash", lambda self, command, stdin="": ran.append(command) or
-                        subprocess.CompletedProcess(command, 0, "done\n"))
-    for home in (None, tmp_path / "home"):
-        Reader(tmp_path, home).run(Step(1, 'pip install -e ".[bench]"'))
-    assert ran == ['pip install -e ".[bench]" --dry-run', 'pip install -e ".[bench]"'], "the environment is another's"
 
 
 def test_a_newcomer_has_an_empty_home_and_nothing_installed(tmp_path, monkeypatch):

@@ -60,8 +60,7 @@ PROMPTS = (
 )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The corpus and its tokenizer
+# ---- the corpus and its tokenizer
 
 
 @dataclass
@@ -122,8 +121,7 @@ def encode(tokenizer: Tokenizer, documents: list[str]) -> list[list[int]]:
     return [[end, *encoding.ids, end] for encoding in tokenizer.encode_batch(documents)]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The network: a Llama, with the names of its Hugging Face weights
+# ---- the network: a Llama, with the names of its Hugging Face weights
 
 
 @dataclass
@@ -227,8 +225,7 @@ def initialise(model: TinyTales) -> None:
     model.update(tree_unflatten(list(weights.items())))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Measuring
+# ---- measuring
 
 
 @dataclass
@@ -294,8 +291,7 @@ def generate(model: TinyTales, tokenizer: Tokenizer, prompt: str, max_tokens: in
     return tokenizer.decode(ids)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Training
+# ---- training
 
 
 def batches(tokens: mx.array, num_steps: int, batch_tokens: int, seed: int) -> Iterator[mx.array]:
@@ -384,8 +380,7 @@ def train(corpus: Corpus, tokenizer: Tokenizer, shape: Shape, args: argparse.Nam
     return averaged
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The folder
+# ---- the folder
 
 
 def export(model: TinyTales, tokenizer: Tokenizer, folder: Path, shape: Shape) -> None:

@@ -1,14 +1,13 @@
 """The first cases of the fuzzers, the command that runs them, and deliberate bugs that they must find."""
 
 import json
-import random
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fuzz import models, speculation, with_transformers
+from fuzz import models, speculation
 from fuzz.__main__ import fuzz, main
 from fuzz.with_transformers import BOTH, EQUAL, NUM_TOKENS, REFUSED, TRANSFORMERS_ONLY, compare_config
 from mini_vllm.attention import PagedKVCache
@@ -146,13 +145,6 @@ def test_wrong_logits_are_told_with_the_config_and_refusals_are_counted():
     assert [count for name, count in counts.items() if name.startswith(REFUSED)] == [1] and counts[EQUAL] == 0
 
 
-def test_the_random_configs_are_of_all_kinds():
-    configs = [with_transformers.draw_config(random.Random(case)) for case in range(300)]
-    ropes = [config[name] for config in configs for name in ("rope_scaling", "rope_parameters") if config.get(name)]
-    assert {config["model_type"] for config in configs} == {"llama", "mistral", "qwen2", "qwen3", "gemma"}
-    assert {rope.get("rope_type") or rope["type"] for rope in ropes} >= {"default", "linear", "llama3", "yarn"}
-
-
 # ---- the command
 
 
@@ -172,7 +164,6 @@ def test_a_run_closes_with_what_was_tried_and_says_how_to_repeat_a_failure(monke
     assert err == ("drawn: 15, which is too much\n"
                    "case 3 failed; to repeat it: python tools/fuzz speculation --seed 5 --case 3\n")
     assert "3 cases in" in out and "1 failure; 6 things" in out
-    assert main(["speculation", "--seed", "5", "--case", "3"]) == 1
 
 
 @pytest.mark.parametrize("arguments, complaint", [
