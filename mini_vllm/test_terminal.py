@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mini_vllm.terminal import READER_GONE, ReaderGone, run_command
+from mini_vllm.terminal import READER_GONE, run_command
 
 
 def test_streams_that_are_not_files_are_left_alone_and_come_back(monkeypatch):
@@ -58,19 +58,6 @@ def test_a_reader_that_goes_ends_the_command(monkeypatch, name, fails_at):
     monkeypatch.setattr(sys, name, pipe)
     assert run_command(command) == READER_GONE == 141
     assert getattr(sys, name) is pipe
-
-
-def test_what_was_begun_is_put_away_when_the_reader_goes(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", GonePipe("write"))
-    put_away = []
-
-    def command():
-        try:
-            print("text")
-        finally:
-            put_away.append(True)
-
-    assert run_command(command) == READER_GONE and put_away == [True] and issubclass(ReaderGone, SystemExit)
 
 
 def test_who_tidies_up_after_the_reader_has_gone_may_still_print(monkeypatch):

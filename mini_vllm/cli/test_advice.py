@@ -88,11 +88,6 @@ def test_the_demo_tells_it_once(slow, capsys, monkeypatch):
     assert len(told(capsys.readouterr().err)) == 1
 
 
-def test_what_is_wrong_is_told_alone(slow, capsys):
-    assert main(["generate", "hello", "--model", "none-such"]) == 2
-    assert not told(capsys.readouterr().err)
-
-
 def test_a_library_prints_nothing():
     code = ("from mini_vllm import backend\nfrom mini_vllm.backend import BlasInfo\n"
             "backend.blas = BlasInfo('reference', None, backend.NOT_FOUND)\n"

@@ -20,7 +20,6 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from mini_vllm.cli.chat_input import (
-    command_in,
     held_keys,
     help_text,
     open_history,
@@ -57,10 +56,6 @@ def test_enter_sends_and_ctrl_d_ends():
     assert typed(f"first{ENTER}second{ENTER}{CTRL_D}") == ["first", "second"]
 
 
-def test_an_empty_line_does_nothing():
-    assert typed(f"{ENTER}{ENTER}first{ENTER}  {ENTER}{ENTER}second{ENTER}{CTRL_D}") == ["first", "second"]
-
-
 def test_a_paste_of_several_lines_is_one_message():
     text = "Read this:\n\n    def f():\n        pass\n\nWhat does it do?"
     assert typed(f"{paste(text)}{ENTER}{paste(text)}{ENTER}{CTRL_D}") == [text, text]
@@ -95,11 +90,6 @@ def test_tab_completes_commands_at_the_beginning(text, commands):
     with create_pipe_input() as keyboard:
         completer = terminal_session(InMemoryHistory(), keyboard, DummyOutput()).completer
     assert [found.text for found in completer.get_completions(Document(text), CompleteEvent())] == commands
-
-
-def test_a_pasted_quit_among_other_lines_is_a_message():
-    (message,) = typed(paste("/quit\nrm -rf x") + ENTER + CTRL_D)
-    assert message == "/quit\nrm -rf x" and command_in(message) is None
 
 
 @pytest.mark.parametrize("history", [Path("/root/.cache/mini_vllm/chat_history"), None])
@@ -255,18 +245,6 @@ def test_a_blank_line_in_a_paste_neither_ends_the_chat_nor_reaches_the_shell(ter
     terminal.send(CTRL_D)
     assert terminal.process.wait(timeout=60) == 0
     assert not select.select([terminal.slave], [], [], 0)[0], "the shell would read what is left"
-
-
-def test_what_is_typed_and_pasted_while_nobody_reads_is_what_the_keys_say(terminal, tmp_path):
-    terminal.wait_for("Loading talker …")
-    terminal.send("/no" + ENTER + "/nono" + ENTER)
-    for command in ("/no", "/nono"):
-        terminal.wait_for(PROMPT)
-        terminal.wait_for(f"There is no command {command},")
-    terminal.wait_for(PROMPT)
-    terminal.send("first" + ENTER)
-    terminal.wait_for("\x1b\\[\\?2004h")
-    terminal.wait_for("tokens cached")
 
 
 def test_between_prompts_keys_are_held_and_what_is_left_is_not_for_the_shell():

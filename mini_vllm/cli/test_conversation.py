@@ -39,19 +39,6 @@ def test_everything_said_is_sent_again(tokenizer):
     assert tokenizer.decode(asked.token_ids) == asked.text and asked.num_forgotten == 0
 
 
-def test_to_ask_changes_nothing_until_the_turn_begins(tokenizer):
-    talk = conversation(tokenizer)
-    say(talk, "one", "eins")
-    assert talk.ask("two", 512) == talk.ask("two", 512) and len(talk.turns) == 1
-
-
-def test_reset_forgets_all_but_the_system_message(tokenizer):
-    talk = conversation(tokenizer, system="Be brief.")
-    say(talk, "one", "eins")
-    talk.reset()
-    assert talk.ask("two", 512).text == "system: Be brief.\nuser: two\nassistant:"
-
-
 # ---- the tokens of an answer
 
 
@@ -119,13 +106,6 @@ def test_when_an_eighth_is_left_the_oldest_turns_go_until_half_is_free(tokenizer
     assert (700 + alone) / 2 - 107 < len(asked.token_ids) <= (700 + alone) / 2
     assert talk.turns[0].question.strip() == str(asked.num_forgotten), "the oldest are gone, the others stay"
     assert talk.turns[0].answer == "a" * 40 and asked.text.startswith(f"user: {talk.turns[0].question}\nassistant: aaa")
-
-
-def test_a_short_max_tokens_leaves_more_to_the_turns(tokenizer):
-    talk = conversation(tokenizer, 800)
-    while not (asked := say(talk, "q" * 5, "a" * 5, max_tokens=5)).num_forgotten:
-        length = len(asked.token_ids)
-    assert 760 < length <= 795
 
 
 def test_the_system_message_is_never_forgotten(tokenizer):

@@ -1,9 +1,64 @@
-"""The line after an answer: what it says about speed, the cache and the end of the text."""
+"""What commands say on standard error: notes, a sign of life while a model is loaded, and the line after an answer."""
+
+import io
+import sys
+from pathlib import Path
 
 import pytest
 
-from mini_vllm.cli.messages import in_seconds, print_usage, usage_line
+from mini_vllm.cli import main
+from mini_vllm.cli.messages import in_seconds, loading, print_usage, short_name, tell, usage_line
 from mini_vllm.request import CompletionOutput, PromptTokensDetails, RequestOutput, RequestTimings, Usage
+
+
+def screen_of(monkeypatch):
+    """Make standard error a terminal of 20 columns, and return a function that returns its text."""
+    class Screen(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys, "stderr", Screen())
+    return sys.stderr.getvalue
+
+
+# ---- notes
+
+
+def test_at_a_terminal_lines_break_between_words_and_paths_stay_whole(monkeypatch):
+    screen = screen_of(monkeypatch)
+    tell("[two] words and 12 more in /a/path/that/is/longer", dim=True)
+    assert screen() == "\x1b[2m[two] words and 12\nmore in\n/a/path/that/is/longer\x1b[0m\n"
+    tell("one\n\ntwo\n")
+    assert screen().endswith("\none\n\ntwo\n\n")
+
+
+def test_elsewhere_a_line_stays_a_line_and_there_is_no_sign_of_life(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "20")
+    with loading("smollm2"):
+        tell("[two] words and 12 more in /a/path/that/is/longer", dim=True)
+    assert capsys.readouterr() == ("", "[two] words and 12 more in /a/path/that/is/longer\n")
+
+
+# ---- loading
+
+
+def test_the_sign_of_life_goes_and_what_cannot_be_loaded_is_told_on_a_line_of_its_own(monkeypatch):
+    screen = screen_of(monkeypatch)
+    assert main(["generate", "--model", "nonsense", "hello"]) == 2
+    assert screen().startswith("Loading nonsense …\r\x1b[2Kmini-vllm: there is no model 'nonsense'")
+
+
+@pytest.mark.parametrize("model, name", [("smollm2", "smollm2"), ("org/model", "org/model"), ("folder/model/", "model"),
+                                         ("folder/../folder", "folder"), (".", None)])
+def test_a_path_is_called_by_its_last_part(model, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("folder/model").mkdir(parents=True)
+    assert short_name(model) == (name or tmp_path.name)
+
+
+# ---- the line after an answer
 
 
 def output(num_tokens=10, reason="stop", timings=(0.1, 0.3, 0.5), prompt_tokens=105, cached=79, n=1, error=None):
