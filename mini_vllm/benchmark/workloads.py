@@ -147,8 +147,6 @@ def _long_arrival(seed: int, vocab_size: int) -> list[Item]:
 
 #: Name → its description, and its requests with token ids below a vocabulary's size
 WORKLOADS: dict[str, tuple[str, Callable[[int], list[Item]]]] = {
-    "alone": ("one request, a prompt of 32 tokens, an output of 256: what a chat feels like",
-              lambda vocab: _random(0, 1, (32, 32), (256, 256), vocab)),
     "mixed-16": ("16 requests at once, prompts of 32–512 tokens, outputs of 16–128",
                  lambda vocab: _random(0, 16, (32, 512), (16, 128), vocab)),
     "mixed-64": ("64 requests at once, prompts of 32–512 tokens, outputs of 16–128",
@@ -170,6 +168,8 @@ WORKLOADS: dict[str, tuple[str, Callable[[int], list[Item]]]] = {
                   lambda vocab: _random(0, 48, (32, 128), (64, 128), vocab)),
     "long-arrival": ("16 requests decode 192 tokens each; meanwhile a prompt of 2000 tokens arrives",
                      lambda vocab: _long_arrival(0, vocab)),
+    "alone": ("1 request, a prompt of 32 tokens, an output of 256: what a chat feels like",
+              lambda vocab: _random(0, 1, (32, 32), (256, 256), vocab)),
 }
 SETTINGS: dict[str, dict[str, Any]] = {"tiny-pool": {"num_blocks": 81}}
 
