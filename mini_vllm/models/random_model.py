@@ -41,8 +41,7 @@ def load_random(name: str, seed: int = 0, dtype: mx.Dtype = mx.float32) -> Loade
 
 def make_random(config: Mapping[str, object], seed: int = 0, dtype: mx.Dtype = mx.float32) -> LoadedModel:
     """Return the model that ``write_random_checkpoint`` writes, without a file."""
-    weights = {name: array.astype(dtype) for name, array in random_weights(config, seed).items()}
-    model = make_model(ModelConfig.from_dict(config), weights)
+    model = make_model(ModelConfig.from_dict(config), random_weights(config, seed, dtype))
     backend = byte_tokenizer()
     end_id = backend.token_to_id(END)
     assert end_id is not None
@@ -54,17 +53,16 @@ def write_random_checkpoint(folder: Path, config: Mapping[str, object], seed: in
                             dtype: mx.Dtype = mx.float32) -> Path:
     """Write a checkpoint in Hugging Face layout, with weights so large that near-ties among its logits are rare."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: array.astype(dtype) for name, array in random_weights(config, seed).items()}
-    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+    mx.save_safetensors(str(folder / "model.safetensors"), random_weights(config, seed, dtype))
     (folder / "config.json").write_text(json.dumps(config))
     write_byte_tokenizer(folder)
     return folder
 
 
-def random_weights(config: Mapping[str, object], seed: int) -> dict[str, mx.array]:
+def random_weights(config: Mapping[str, object], seed: int, dtype: mx.Dtype = mx.float32) -> dict[str, mx.array]:
     mx.random.seed(seed)
-    return {name: 3 * mx.random.uniform(-1, 1, shape) * shape[-1] ** -0.5 if len(shape) > 1
-            else mx.random.normal(shape) * 0.1 + (1.0 if "norm" in name else 0.0)
+    return {name: (3 * mx.random.uniform(-1, 1, shape) * shape[-1] ** -0.5 if len(shape) > 1
+                   else mx.random.normal(shape) * 0.1 + (1.0 if "norm" in name else 0.0)).astype(dtype)
             for name, shape in checkpoint_shapes(ModelConfig.from_dict(config)).items()}
 
 

@@ -168,7 +168,7 @@ def _longest_token(backend: tokenizers.Tokenizer) -> int | None:
     removes = b'"behavior":"Removed"' in steps or b'"content":""' in steps
     if not isinstance(model, models.BPE) or not kinds <= KEEPING or removes:
         return None
-    # The bytes of all characters beyond ASCII, as a vocabulary of bytes writes them, but for those that come first.
+    # The continuation bytes of UTF-8, as a vocabulary of bytes writes them: if all have a token, no character vanishes.
     by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     later_bytes = {by_bytes.pre_tokenize_str(chr(code))[0][0][-1] for code in range(0x80, 0xC0)}
     if not model.byte_fallback and ("ByteLevel" not in kinds or None in map(backend.token_to_id, later_bytes)):
