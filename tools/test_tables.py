@@ -114,6 +114,11 @@ def test_a_table_of_workloads_and_one_of_commands(folder):
         "factor of 1.9 | 2 cores of Neoverse-N1, nvpl, tree 0123456789 |")
 
 
+def test_counts_do_not_depend_on_the_noise(folder):
+    write(folder / "seeds.json", {**COMMAND, "command": "python tools/measure seeds"})
+    assert "but the speed" not in filled("commands seeds.json", folder)[4]
+
+
 def test_a_printed_table_is_the_lines_whose_cells_are_two_spaces_apart(folder):
     printed = ["2 servers; in brackets the worst", "router            cached tokens  busiest",
                "round robin  51.4% (44.2%)      50%", "In short: well"]

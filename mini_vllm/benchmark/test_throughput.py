@@ -114,6 +114,15 @@ def test_a_small_pool_shows_its_preemptions(loaded):
     assert token_ids == throughput.serve(loaded, small(8), ONE_AT_A_TIME, lambda *_: None)[1]
 
 
+@pytest.mark.parametrize("arm, at_once", [(ONE_AT_A_TIME, False), (BATCHED, True)])
+def test_requests_are_served_one_at_a_time_or_together(loaded, arm, at_once):
+    told = []
+    throughput.serve(loaded, small(), arm, lambda *numbers: told.append(numbers))
+    finished = next(index for index, (num_finished, _) in enumerate(told) if num_finished)
+    num_tokens = sum(number for _, number in told[:finished + 1])
+    assert (num_tokens > small().items[0].num_tokens) is at_once, "tokens when the first request has finished"
+
+
 @pytest.fixture
 def free_drafts(monkeypatch):
     """Make drafted tokens cost nothing, so that everything that is guessed is computed."""

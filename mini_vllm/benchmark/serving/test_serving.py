@@ -173,12 +173,13 @@ def test_the_goodputs_of_two_servers_are_searched_in_turns_and_compared(monkeypa
 
 def test_the_promise_is_checked_on_p90_and_the_step_is_the_median_gap_of_low_ones_meanwhile():
     high = [answer(first_s=0.1 + 0.001 * i, priority="high", due_s=5.0 + i, num_tokens=2) for i in range(10)]
-    low = [answer(first_s=1.0, token_s=0.04, num_tokens=500, priority="low"),
+    before = answer(first_s=0.1, token_s=0.004, num_tokens=1000, priority="low")
+    low = [answer(first_s=1.0, token_s=0.04, num_tokens=500, priority="low"), before,
            answer(priority="low", failure="cut off")]
     found = summarise("made up", [0.05] * 10, [*high, *low])
     assert found["loaded_step_s"] == pytest.approx(0.04) and found["bound_s"] == pytest.approx(0.13) and found["holds"]
-    assert (found["num_low"], found["num_low_finished"], found["failures"]) == (2, 1, ["cut off"])
-    assert "two steps: met" in format_overload(found) and "1 of 2 finished" in format_overload(found)
+    assert (found["num_low"], found["num_low_finished"], found["failures"]) == (3, 2, ["cut off"])
+    assert "two steps: met" in format_overload(found) and "2 of 3 finished" in format_overload(found)
     slow = [answer(first_s=0.2, priority="high", due_s=5.0, num_tokens=2)] * 2
     assert "NOT MET" in format_overload(summarise("made up", [0.05] * 10, [*high, *slow, *low]))
     few = summarise("made up", [0.05] * 10, high[:3])
@@ -203,7 +204,10 @@ def test_a_table_of_loads_shows_every_server():
 
 
 class EchoServer:
-    """Answers every request with its model name, in two pieces; a request whose prompt says so is never answered."""
+    """Answers every request with its model name, in two pieces.
+
+    A request whose prompt says so is answered slowly or never.
+    """
 
     async def handle(self, reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
@@ -216,6 +220,7 @@ class EchoServer:
             await reader.read()  # until the client leaves
             self.num_left += 1
         else:
+            await asyncio.sleep(0.4 if "slow" in body["prompt"] else 0.0)
             writer.write((event(None, {"completion_tokens": 1}) + "data: [DONE]\n\n").encode())
         writer.close()
 
@@ -241,10 +246,12 @@ def test_the_client_sends_each_call_when_it_is_due_and_reads_whole_answers():
 
 def test_a_call_that_cannot_be_good_any_more_is_cancelled_and_its_connection_is_closed(monkeypatch):
     monkeypatch.setattr(client_module, "MAX_FIRST_TOKEN_S", 0.05)
+    hang, slow = Call(0.0, " hang", 1, 1), Call(0.0, " slow", 1, 20)  # after 0.2 s, and after 3.05 s
     server = EchoServer()
-    got = asyncio.run(server.use(lambda client: client.send_all([Call(0.0, " hang", 1, 1), Call(0.0, " go", 1, 1)],
-                                                                must_be_good=True)))
+    got = asyncio.run(server.use(lambda client: client.send_all([hang, slow], must_be_good=True)))
     assert [each.failure for each in got] == ["cut off", ""] and server.num_left == 1
+    (got,) = asyncio.run(server.use(lambda client: client.send_all([replace(slow, max_tokens=1)])))
+    assert not got.failure
 
 
 def test_a_server_that_is_not_there_is_a_failure():
