@@ -58,9 +58,11 @@ def test_json_is_one_object_a_prompt(model, capsys):
 
 def test_prompts_come_from_a_file_or_standard_input(model, capsys, tmp_path, monkeypatch):
     file = tmp_path / "prompts.txt"
-    file.write_text("one\n\ntwo\n")
+    file.write_text("one\n \ntwo\n")
     assert main(["generate", "--model", model, "--max-tokens", "2", "--file", str(file)]) == 0
     assert capsys.readouterr().out.count("---") == 2
+    assert main(["generate", "--model", model, "--max-tokens", "2", "--n", "2", "one"]) == 0
+    assert capsys.readouterr().out.count("--- one #") == 2
     monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe\n"))
     assert main(["generate", "--model", model, "--max-tokens", "2"]) == 0
     assert capsys.readouterr().out.startswith("from a pipe")
