@@ -110,8 +110,8 @@ class SamplingParams:
 
     #: None: as many as the context holds.
     max_tokens: int | None = setting(16, "end the output after N tokens", at_least=1)
-    #: Until then, neither the end of the text nor a stop id is sampled.
-    min_tokens: int = setting(0, "do not end the output before N tokens", at_least=0)
+    #: Until then, neither the end of the text nor a stop id is sampled. At most ``max_tokens``.
+    min_tokens: int = setting(0, "do not end the output before N tokens", lambda name, value: value)
     temperature: float = setting(1.0, "0: always the likeliest token; above 1: more random than the model", at_least=0)
     #: 0 and -1 keep all tokens.
     top_k: int = setting(0, "draw from the N likeliest tokens; 0: from all", at_least=-1)
@@ -153,7 +153,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         """Check every field by name, and convert it to the type that the engine relies on."""
         check_fields(self)
-        whole_number("min_tokens", self.min_tokens, 0, self.max_tokens)
+        object.__setattr__(self, "min_tokens", whole_number("min_tokens", self.min_tokens, 0, self.max_tokens))
         object.__setattr__(self, "top_k", max(self.top_k, 0))
         if self.structured_outputs is not None and self.ignore_eos:
             raise ValueError(NO_END)
