@@ -35,50 +35,10 @@ def test_without_stop_strings_everything_is_shown_at_once():
     assert checker.finish() == "" and checker.finish_reason is None
 
 
-def test_a_stop_string_within_one_token_is_dropped_with_what_follows():
-    checker = make_checker(stop="END")
-    assert feed(checker, "so it ", "was.END of", "never") == ["so it ", "was."]
-    assert (checker.finish_reason, checker.stop_reason) == ("stop", "END")
-    assert checker.finish() == ""
-
-
 def test_a_stop_string_over_many_tokens_is_never_shown_in_part():
     checker = make_checker(stop="###")
     assert feed(checker, "a#", "", "#", "#b") == ["a", "", "", ""]
     assert checker.stop_reason == "###"
-
-
-def test_what_turns_out_not_to_be_a_stop_string_is_shown():
-    assert feed(make_checker(stop="###"), "a##", "b", "#", "c") == ["a", "##b", "", "#c"]
-
-
-def test_of_the_held_text_only_what_is_still_undecided_stays_held():
-    assert feed(make_checker(stop="aab"), "aa", "a", "b") == ["", "a", ""], "aaab ends in aab: the first a is text"
-    assert feed(make_checker(stop=["abcx", "cd"]), "abc", "d") == ["", "ab"], "abcx is off, cd began at its c"
-
-
-def test_the_match_that_begins_first_wins():
-    checker = make_checker(stop=["cd", "bcde"])
-    assert feed(checker, "abcdef") == ["a"] and checker.stop_reason == "bcde"
-    checker = make_checker(stop=["y", "x"])
-    assert feed(checker, "1x2y") == ["1"] and checker.stop_reason == "x"
-
-
-@pytest.mark.parametrize("stop", [["ab", "abc"], ["abc", "ab"]])
-def test_of_matches_that_begin_together_the_longest_wins(stop):
-    checker = make_checker(stop=stop)
-    assert feed(checker, "-abcd") == ["-"] and checker.stop_reason == "abc"
-
-
-def test_a_complete_stop_string_does_not_wait_for_a_longer_one():
-    checker = make_checker(stop=["ab", "abc"])
-    assert feed(checker, "-ab", "c") == ["-"] and checker.stop_reason == "ab"
-
-
-def test_only_as_much_is_held_as_may_become_a_stop_string():
-    checker = make_checker(stop=["</s>", "\n\n"])
-    assert feed(checker, "1 <", "/", "s", "x\n", "y</s") == ["1 ", "", "", "</sx", "\ny"]
-    assert checker.finish() == "</s" and checker.finish() == ""
 
 
 # ---- ids
@@ -120,23 +80,6 @@ def test_eos_given_as_a_stop_id_stops_in_spite_of_ignore_eos():
 # ---- min_tokens
 
 
-def test_a_stop_string_completed_before_min_tokens_is_text():
-    checker = make_checker(stop="ab", min_tokens=3)
-    assert feed(checker, "ab", "xa", "b", "c") == ["ab", "x", ""], "the third token reaches min_tokens"
-    assert checker.stop_reason == "ab"
-
-
-def test_a_stop_string_begun_before_min_tokens_counts():
-    checker = make_checker(stop="abc", min_tokens=2)
-    assert feed(checker, "-ab", "c") == ["-", ""] and checker.finish_reason == "stop"
-
-
-def test_a_match_let_pass_before_min_tokens_is_not_found_again_in_the_held_text():
-    checker = make_checker(stop=["abcd", "bc"], min_tokens=2)
-    assert feed(checker, "abc", "x") == ["", "abcx"]
-    assert checker.finish_reason is None
-
-
 def test_ids_do_not_end_the_output_before_min_tokens():
     checker = make_checker(min_tokens=2, stop_token_ids=[7])
     assert checker.add(EOS, "e", 1) == "e" and checker.finish_reason is None
@@ -164,12 +107,6 @@ def test_a_stop_on_the_last_token_wins_over_the_length(token_id, text):
     checker.add(10, "a", 1)
     checker.add(token_id, text + text, 2)
     assert checker.finish_reason == "stop"
-
-
-@pytest.mark.parametrize("max_tokens", [1, 3, 6])
-def test_max_tokens_bounds_the_length(max_tokens):
-    checker = make_checker(max_tokens=max_tokens)
-    assert len(feed(checker, *"abcdefg")) == max_tokens and checker.finish_reason == "length"
 
 
 def test_nothing_comes_after_the_end():
@@ -210,15 +147,6 @@ def test_shown_is_the_text_before_the_first_match_and_held_is_what_may_still_mat
         held = undecided_end(text, stop)
         assert shown + held == text, f"of {text!r} shown is {shown!r}, but only {held!r} may become one of {stop}"
     assert shown + checker.finish() == text
-
-
-@settings(derandomize=True, max_examples=examples(100))
-@given(st.text("ab#", max_size=30), st.sampled_from(["#", "##", "a#a", "abab"]), st.data())
-def test_one_stop_string_cuts_the_text_at_the_same_place_however_it_is_split(text, stop, data):
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=10)))
-    pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)])]
-    checker = make_checker(stop=stop)
-    assert "".join(feed(checker, *pieces)) + checker.finish() == text.partition(stop)[0]
 
 
 # ---- the text before a stop id
