@@ -27,14 +27,12 @@ import numpy as np
 from mini_vllm.attention import slot_mapping
 from mini_vllm.backend import mx
 from mini_vllm.fast.tuning import compiled_on_gpu
-from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.model_runner import ModelRunner
 from mini_vllm.native.sampler import NativeSampler
 from mini_vllm.native.weights import Array
+from mini_vllm.parts import KVCacheManagerPart, ModelRunnerPart, SamplerPart, SchedulerPart
 from mini_vllm.request import Request
-from mini_vllm.sampler import Sampler
 from mini_vllm.sampling.row import SamplerRow
-from mini_vllm.scheduler import Scheduler, SchedulerOutput, drafts_of
+from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.sequences import LiveRequests
 from mini_vllm.speculation.speculation import Speculation
 
@@ -95,7 +93,7 @@ class StartedTokens(ChosenTokens):
         self._logits.exception()
 
 
-def choose_tokens(sampler: Sampler, logits: mx.array | Future[Array], rows: Sequence[SamplerRow], num_ahead: int = 0
+def choose_tokens(sampler: SamplerPart, logits: mx.array | Future[Array], rows: Sequence[SamplerRow], num_ahead: int = 0
                   ) -> ChosenTokens:
     """Choose a token for each row. The rows' parameters must be plain (``is_plain``). Nothing is computed yet,
     except by a NativeSampler."""
@@ -129,15 +127,15 @@ class StepAhead:
     chosen: ChosenTokens
 
     def is_planned_by(self, plan: SchedulerOutput) -> bool:
-        return (plan.requests == self.requests and not plan.copies and not drafts_of(plan)
+        return (plan.requests == self.requests and not plan.copies and not plan.drafts
                 and all(num_tokens == 1 for num_tokens in plan.num_scheduled_tokens.values()))
 
 
 class LookAhead:
     """Holds at most one step that was started early, in ``pending``."""
 
-    def __init__(self, max_requests: int, max_num_seqs: int, scheduler: Scheduler, kv_cache: KVCacheManager,
-                 runner: ModelRunner, sampler: Sampler, live: LiveRequests, speculation: Speculation) -> None:
+    def __init__(self, max_requests: int, max_num_seqs: int, scheduler: SchedulerPart, kv_cache: KVCacheManagerPart,
+                 runner: ModelRunnerPart, sampler: SamplerPart, live: LiveRequests, speculation: Speculation) -> None:
         """Create it without a pending step.
 
         Steps of more than ``max_requests`` are not started early; 0 starts none. Steps in which drafts are expected to

@@ -18,8 +18,10 @@ from mini_vllm.benchmark.results import ONE_AT_A_TIME, BenchmarkResult
 from mini_vllm.benchmark.workloads import Workload
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
+from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.network import Model
+from mini_vllm.parts import SchedulerPart
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
 from mini_vllm.trace.recorder import NoTrace
 
@@ -50,7 +52,7 @@ class _ComputeTimer(NoTrace):
     def __init__(self) -> None:
         self.compute_s = self._planned_s = 0.0
 
-    def record_plan(self, scheduler: Scheduler, plan: SchedulerOutput) -> None:
+    def record_plan(self, scheduler: SchedulerPart, plan: SchedulerOutput) -> None:
         self._planned_s = time.perf_counter()
 
     def record_computed(self) -> None:
@@ -65,8 +67,9 @@ def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: OnToken,
         settings["max_num_seqs"] = 1
     timer = _ComputeTimer()
     engine = LLMEngine(EngineConfig(**settings), EngineParts(scheduler=_WatchedScheduler), loaded, timer)
-    model = CountingModel(engine.runner.model)
-    engine.runner.model = cast(Model, model)
+    runner = cast(ModelRunner, engine.runner)
+    model = CountingModel(runner.model)
+    runner.model = cast(Model, model)
     watch = Watch(workload.items, on_token)
     num_seen: dict[str, int] = {}
     while watch.num_to_come or engine.has_unfinished_requests():

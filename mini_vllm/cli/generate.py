@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from mini_vllm.arguments import draft_settings
 from mini_vllm.cli.exit_status import FAILED, INTERRUPTED
 from mini_vllm.cli.loading import loading
+from mini_vllm.cli.parts_file import load_parts
 from mini_vllm.cli.printing import JsonPrinter, Printer, TextPrinter
 from mini_vllm.cli.sampling_options import with_defaults
 from mini_vllm.cli.usage import print_usage
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.native.advice import tell_slow_blas
-from mini_vllm.parts.parts_file import load_parts
 from mini_vllm.pictures.recorded import check_run_target, save_run
 from mini_vllm.request import RequestOutput, SamplingParams
 from mini_vllm.trace.recorder import StepTrace

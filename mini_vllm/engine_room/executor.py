@@ -13,16 +13,15 @@ from typing import NamedTuple
 
 from mini_vllm.backend import mx
 from mini_vllm.engine_room.prompt_logprobs import newly_scored_positions, take_prompt_logprobs
-from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.lookahead import ChosenTokens, LookAhead, choose_tokens
-from mini_vllm.model_runner import ModelRunner, RequestStep
+from mini_vllm.model_runner import RequestStep
 from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.parts import KVCacheManagerPart, ModelRunnerPart, SamplerPart, VerifierPart
 from mini_vllm.request import Request, TokenLogprob
-from mini_vllm.sampler import Sampler
 from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT, NoTokenLeftError
 from mini_vllm.sampling.logit_rules import keep_allowed
 from mini_vllm.sampling.row import SamplerRow, draws_plainly, is_plain
-from mini_vllm.scheduler import SchedulerOutput, drafts_of
+from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.sequences import LiveRequests
 from mini_vllm.speculation.verifier import Verifier
 
@@ -61,8 +60,9 @@ class Executor:
     log-probabilities of a prompt are stored in its group at once; a second computation gives the same ones.
     """
 
-    def __init__(self, kv_cache: KVCacheManager, runner: ModelRunner, sampler: Sampler, lookahead: LookAhead,
-                 live: LiveRequests, tokenizer: Tokenizer, verifier: Verifier | None = None) -> None:
+    def __init__(self, kv_cache: KVCacheManagerPart, runner: ModelRunnerPart, sampler: SamplerPart,
+                 lookahead: LookAhead, live: LiveRequests, tokenizer: Tokenizer, verifier: VerifierPart | None = None
+                 ) -> None:
         self._kv_cache, self._runner, self._sampler = kv_cache, runner, sampler
         self._lookahead, self._live, self._tokenizer = lookahead, live, tokenizer
         self._verifier = Verifier() if verifier is None else verifier
@@ -89,8 +89,7 @@ class Executor:
 
         Log-probabilities of prompts are stored on the way.
         """
-        of_plan = drafts_of(plan)
-        drafts = [of_plan.get(request.request_id, []) for request in plan.requests]
+        drafts = [plan.drafts.get(request.request_id, []) for request in plan.requests]
         steps = [self._request_step(request, plan.num_scheduled_tokens[request.request_id], draft)
                  for request, draft in zip(plan.requests, drafts)]
         logits = self._runner.step(steps, plan.copies)
@@ -117,7 +116,7 @@ class Executor:
 
         ``logits`` has a row for each of these requests, and one for each token of its draft.
         """
-        drafts = drafts_of(plan)
+        drafts = plan.drafts
         wanted, sources = self._wanted_rows(wanting, drafts)
         if sources != list(range(len(sources))):
             logits = logits[mx.array(sources)]

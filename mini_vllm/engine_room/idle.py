@@ -8,7 +8,7 @@ simulation raises an error instead; it also counts steps that only preempt, and 
 
 from __future__ import annotations
 
-from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.parts import KVCacheManagerPart
 from mini_vllm.request import Request
 
 #: After this many steps in a row that plan nothing, no later step is expected to plan anything.
@@ -19,7 +19,7 @@ class StalledError(RuntimeError):
     """Nothing could be planned for a request in several consecutive steps."""
 
     @classmethod
-    def about(cls, request: Request, kv_cache: KVCacheManager) -> StalledError:
+    def about(cls, request: Request, kv_cache: KVCacheManagerPart) -> StalledError:
         """Create the error for ``request``. It names the blocks that the request needs, and the free blocks: usually
         too few are free."""
         num_needed = -(-request.num_tokens // kv_cache.block_size) - len(kv_cache.get_block_ids(request.request_id))

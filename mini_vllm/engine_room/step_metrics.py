@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.parts import KVCacheManagerPart
 from mini_vllm.request import Request
 from mini_vllm.scheduler import SchedulerOutput
 
@@ -34,7 +34,7 @@ class StepCounts:
         self.num_recomputed_tokens = 0
         self._last: dict[str, _Last] = {}
 
-    def note_plan(self, plan: SchedulerOutput, running: Iterable[Request], kv_cache: KVCacheManager) -> None:
+    def note_plan(self, plan: SchedulerOutput, running: Iterable[Request], kv_cache: KVCacheManagerPart) -> None:
         """Update the counters.
 
         ``running`` are all requests that hold blocks, whether the plan has tokens for them or not.
@@ -43,7 +43,7 @@ class StepCounts:
                      for request in plan.requests]
         self.note_peaks(len(plan.requests), kv_cache, running if any(may_share) else ())
 
-    def note_peaks(self, num_sequences: int, kv_cache: KVCacheManager, sharing: Iterable[Request]) -> None:
+    def note_peaks(self, num_sequences: int, kv_cache: KVCacheManagerPart, sharing: Iterable[Request]) -> None:
         """Update the peaks.
 
         ``sharing`` are all requests that hold blocks. It may be empty if none of them can have begun to share a block

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mini_vllm.request import Request
 
 #: The number of equal tokens that make a match.
@@ -41,6 +43,9 @@ class NgramDrafter:
         for position in range(text.match, text.match + max_tokens):
             guess.append(tokens[position] if position < num_tokens else guess[position - num_tokens])
         return guess
+
+    def propose_all(self, requests: Sequence[Request], max_tokens: Sequence[int]) -> list[list[int]]:
+        return [self.propose(request, number) if number else [] for request, number in zip(requests, max_tokens)]
 
     def advance(self, request: Request, token_ids: list[int]) -> None:
         """Take note of ``token_ids``, which the request has got since the last call."""

@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1]
 LAYERS = (
     "checks", "arguments", "extras", "terminal", "typewriter", "backend", "structured", "request", "request_queue",
     "block_pool", "caching", "prefix_tree", "kv_cache", "scheduler", "priority_preemption", "stopping", "attention",
-    "fast", "models", "sampling", "sampler", "model_runner", "native", "gpu", "speculation", "sequences", "trace",
-    "pictures", "engine_config", "parts", "lookahead", "engine_room", "recovery", "engine", "simulation", "beams",
+    "fast", "models", "sampling", "sampler", "model_runner", "parts", "native", "gpu", "speculation", "sequences",
+    "trace", "pictures", "engine_config", "lookahead", "engine_room", "recovery", "engine", "simulation", "beams",
     "beam_search", "llm", "output_stream", "engine_thread", "async_engine", "routing", "router", "server", "benchmark",
     "plan", "demo", "cli", "__main__", "__init__", "tests",
 )

@@ -30,8 +30,7 @@ from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.engine_thread import EngineStoppedError
-from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.parts import KVCacheManagerPart, SchedulerPart
 
 #: A case takes about a second. A case that has not ended after this time hangs.
 TIMEOUT_S = 120.0
@@ -85,8 +84,8 @@ class LostPlan(NamedTuple):
 class Remains(NamedTuple):
     """The parts of an engine that outlive it, without the arrays, which belong to its thread."""
 
-    kv_cache: KVCacheManager
-    scheduler: Scheduler
+    kv_cache: KVCacheManagerPart
+    scheduler: SchedulerPart
     groups: Mapping[str, object]
 
 

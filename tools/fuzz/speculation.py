@@ -20,7 +20,6 @@ from mini_vllm.request import Request
 from mini_vllm.sampler import Sampler
 from mini_vllm.speculation.model_drafter import ModelDrafter
 from mini_vllm.speculation.ngram_drafter import NgramDrafter
-from mini_vllm.speculation.speculation import Drafter
 
 FREE = StepCosts((DraftCost(1, -100.0, -1.0),), no_lookahead=-1.0)
 
@@ -42,7 +41,7 @@ class Drafting(engine.Schedule):
         if rng.random() < 0.8:
             speculation.costs = FREE
 
-    def _drafter(self, rng: random.Random) -> Drafter:
+    def _drafter(self, rng: random.Random) -> NgramDrafter | ModelDrafter:
         kind = rng.random()
         if kind < 0.2:
             return NgramDrafter(1)
@@ -84,10 +83,8 @@ class Drafting(engine.Schedule):
         expect(not speculation._guessing, f"records are left: {speculation._guessing}")
 
 
-class Knowing:
+class Knowing(NgramDrafter):
     """Knows what each request generates alone, and is right about a token with probability ``rate``."""
-
-    cost_per_token = 0.0
 
     def __init__(self, schedule: engine.Schedule, rng: random.Random, rate: float) -> None:
         self.schedule, self.rng, self.rate = schedule, rng, rate
