@@ -60,7 +60,7 @@ thorough: $(INSTALLED)
 # DRAFT_SUITES=mini_vllm/test_engine.py` runs one file.
 DRAFT_SUITES = mini_vllm/test_engine.py mini_vllm/test_async_engine.py mini_vllm/test_model_runner.py \
 	mini_vllm/test_beam_search.py mini_vllm/tests mini_vllm/gpu \
-	mini_vllm/models mini_vllm/structured mini_vllm/parts mini_vllm/cli mini_vllm/demo mini_vllm/trace mini_vllm/benchmark \
+	mini_vllm/models mini_vllm/structured mini_vllm/cli mini_vllm/demo mini_vllm/trace mini_vllm/benchmark \
 	mini_vllm/server
 test-drafts: $(INSTALLED)
 	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval -p mini_vllm.tests.drafts_by_default $(DRAFT_SUITES)

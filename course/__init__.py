@@ -4,11 +4,12 @@ In a notebook or a script:
 
     lab = course.load("2.1")           the block allocator: yours once lab 2.1 passes, the engine's until then
     parts = course.load_parts()        the parts of an ``LLMEngine``, each yours once its lab passes
+    parts = course.engine_parts(scheduler=MyScheduler)         the reference's parts, except those given
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import types
@@ -26,3 +27,14 @@ def load_parts() -> EngineParts:
     """Load an engine's parts, each the student's own if a lab that provides it passes, and print whose they are."""
     from course.student import my_labs
     return my_labs.load_parts()
+
+
+def engine_parts(**parts: Any) -> EngineParts:
+    """Return an engine's parts, of which some are given: ``engine_parts(scheduler=lab_4_2.Scheduler)``.
+
+    What a simpler part lacks is added. Raise PartError, which names the class and what is wrong, for a part that the
+    engine cannot use.
+    """
+    from course.own_engine.build_parts import complete
+    from mini_vllm.engine_config import EngineParts
+    return complete(EngineParts(**parts))

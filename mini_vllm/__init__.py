@@ -27,7 +27,6 @@ _HOMES = {
     "Scheduler": "scheduler",
     "Simulation": "simulation",
     "StructuredOutputsParams": "structured.params",
-    "sampler_that_asks": "parts.list_sampler",
 }
 __all__ = sorted(_HOMES)
 
@@ -40,7 +39,6 @@ if TYPE_CHECKING:  # the same names for a type checker, which does not run the f
     from mini_vllm.engine_config import EngineParts as EngineParts
     from mini_vllm.kv_cache import KVCacheManager as KVCacheManager
     from mini_vllm.llm import LLM as LLM
-    from mini_vllm.parts.list_sampler import sampler_that_asks as sampler_that_asks
     from mini_vllm.prefix_tree import PrefixTree as PrefixTree
     from mini_vllm.request import CompletionOutput as CompletionOutput
     from mini_vllm.request import Priority as Priority

@@ -25,7 +25,6 @@ from mini_vllm.metrics import IdleSteps, StalledError
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.prompts import Prompt, PromptTokens
 from mini_vllm.native.runner import NativeRunner
-from mini_vllm.parts.complete_parts import fit
 from mini_vllm.recovery import Recovery
 from mini_vllm.request import Priority, RequestOutput, RequestStatus, SamplingParams, TokenLogprob
 from mini_vllm.scheduler import SchedulerOutput
@@ -48,7 +47,7 @@ class LLMEngine(EngineFrame):
 
     def _make_helpers(self) -> None:
         """Create the pieces between the scheduler and the runner."""
-        can_look_ahead = hasattr(self.runner, "step_ahead") and (
+        can_look_ahead = self.runner.can_step_ahead and (
             self.config.enable_lookahead or not isinstance(self.runner, NativeRunner))  # it leaves no core idle
         self.speculation = Speculation(self.config.num_speculative_tokens, self.drafter, self.scheduler, self.kv_cache,
                                        self.sizes.draft_costs, self.parts.guess_record)
@@ -98,7 +97,7 @@ class LLMEngine(EngineFrame):
             self.speculation.forget(sequence.request)
         super().let_go(group)
 
-    def _draft_counts(self) -> dict[str, int]:
+    def draft_counts(self) -> dict[str, int]:
         return {"num_drafted_tokens": self.speculation.num_drafted_tokens,
                 "num_accepted_tokens": self.speculation.num_accepted_tokens}
 
@@ -137,8 +136,7 @@ class LLMEngine(EngineFrame):
         self.trace.record_computed()
 
         outputs = self.deliver(plan, result)
-        accepted = self.speculation.last_accepted
-        self.trace.end_step(plan, result.token_ids, *([accepted] if accepted else []))
+        self.trace.end_step(plan, result.token_ids, self.speculation.last_drafts)
         return outputs
 
     def compute(self, plan: SchedulerOutput) -> StepResult:
@@ -298,5 +296,5 @@ def engine_of(config: EngineConfig | None = None, parts: EngineParts | None = No
     """Create an engine from ``parts``, of the class that ``parts`` names."""
     if parts is None or parts.engine is None:
         return LLMEngine(config, parts, loaded, trace)
-    engine: LLMEngine = fit(parts).engine(config, parts, loaded, trace)  # type: ignore[misc]  # it is not None
+    engine: LLMEngine = parts.engine(config, parts, loaded, trace)
     return engine

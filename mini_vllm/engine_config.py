@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from mini_vllm.backend import mx
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.checks import an_instance, check_fields, one_of, refusal, setting
 from mini_vllm.fast.attention import FastAttention
@@ -14,11 +12,24 @@ from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.loader import DEFAULT_MODEL
 from mini_vllm.native.runner import EXACT, PRECISIONS
-from mini_vllm.prefix_tree import PrefixTree
+from mini_vllm.parts import (
+    AttentionPart,
+    BlockPoolPart,
+    DrafterPart,
+    GuessRecordPart,
+    KVCacheManagerPart,
+    ModelRunnerPart,
+    RequestQueuePart,
+    SamplerPart,
+    SchedulerPart,
+    VerifierPart,
+)
+from mini_vllm.prefix_tree import PrefixIndex, PrefixTree
 from mini_vllm.request_queue import DEFAULT_AGING_RATE, PriorityQueueWithAging
 from mini_vllm.sampler import Sampler
 from mini_vllm.scheduler import WATERMARK, Scheduler
 from mini_vllm.speculation.drafts import GuessRecord, NgramDrafter, Verifier
+from mini_vllm.structured.compiler import Grammar
 from mini_vllm.structured.grammar import RegexGrammar
 
 #: The drafter that needs no model.
@@ -111,28 +122,26 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class EngineParts:
-    """The pieces of an engine that can be replaced, one by one, by a student's own."""
+    """The classes of an engine's parts, each of which can be replaced. ``parts.py`` says what each must have."""
 
-    block_pool: type = BlockPool
-    kv_cache_manager: type = KVCacheManager
+    block_pool: type[BlockPoolPart] = BlockPool
+    kv_cache_manager: type[KVCacheManagerPart] = KVCacheManager
     #: None: hits are whole blocks, and no half-filled block is found again.
-    prefix_tree: type | None = PrefixTree
-    request_queue: type = PriorityQueueWithAging
-    scheduler: type = Scheduler
-    sampler: type = Sampler
-    #: A function called like ``mini_vllm.attention.paged_attention``; ``window`` is passed only if the model has one. A
-    #: class is instantiated once per engine, without arguments, and the instance is called. Requests with one query
-    #: come first in a batch. Keep no reference to ``pool``: every write would then copy all of it.
-    attention: type | Callable[..., mx.array] = FastAttention
-    model_runner: type = ModelRunner
+    prefix_tree: type[PrefixIndex] | None = PrefixTree
+    request_queue: type[RequestQueuePart] = PriorityQueueWithAging
+    scheduler: type[SchedulerPart] = Scheduler
+    sampler: type[SamplerPart] = Sampler
+    #: A class is instantiated once per engine, without arguments, and the instance is called.
+    attention: type[AttentionPart] | AttentionPart = FastAttention
+    model_runner: type[ModelRunnerPart] = ModelRunner
     #: Guesses tokens if ``num_speculative_tokens`` is not 0.
-    drafter: type = NgramDrafter
+    drafter: type[DrafterPart] = NgramDrafter
     #: Remembers how the guesses for a request turned out, and says how long its next draft may be.
-    guess_record: type = GuessRecord
+    guess_record: type[GuessRecordPart] = GuessRecord
     #: Says which rows are drawn to check a draft, and which of the drawn tokens count.
-    verifier: type = Verifier
+    verifier: type[VerifierPart] = Verifier
     #: The tokens that may come next in an output that must match a regular expression; see ``structured``.
-    grammar: type = RegexGrammar
+    grammar: type[Grammar] = RegexGrammar
     #: The engine's class. None: LLMEngine. Create an engine from parts with ``engine_of``, which uses this class.
     engine: type | None = None
 

@@ -20,14 +20,14 @@ from itertools import takewhile
 from typing import NamedTuple, cast
 
 from mini_vllm.backend import mx
-from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.logit_rules import SamplerRow
 from mini_vllm.lookahead import LookAhead
-from mini_vllm.model_runner import ModelRunner, RequestStep
+from mini_vllm.model_runner import RequestStep
 from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.parts import KVCacheManagerPart, ModelRunnerPart, SamplerPart, VerifierPart
 from mini_vllm.request import Request, TokenLogprob
-from mini_vllm.sampler import Sampler, report_logprobs, token_logprobs
-from mini_vllm.scheduler import SchedulerOutput, drafts_of
+from mini_vllm.sampler import report_logprobs, token_logprobs
+from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.sequences import LiveRequests, SequenceGroup, with_texts
 from mini_vllm.speculation.drafts import Verifier
 
@@ -66,8 +66,9 @@ class Executor:
     log-probabilities of a prompt are stored in its group at once; a second computation gives the same ones.
     """
 
-    def __init__(self, kv_cache: KVCacheManager, runner: ModelRunner, sampler: Sampler, lookahead: LookAhead,
-                 live: LiveRequests, tokenizer: Tokenizer, verifier: Verifier | None = None) -> None:
+    def __init__(self, kv_cache: KVCacheManagerPart, runner: ModelRunnerPart, sampler: SamplerPart,
+                 lookahead: LookAhead, live: LiveRequests, tokenizer: Tokenizer, verifier: VerifierPart | None = None
+                 ) -> None:
         self._kv_cache, self._runner, self._sampler = kv_cache, runner, sampler
         self._lookahead, self._live, self._tokenizer = lookahead, live, tokenizer
         self._verifier = Verifier() if verifier is None else verifier
@@ -78,7 +79,7 @@ class Executor:
         Raise ValueError if there is NaN among keys, values or logits, or if the largest logit of a row is infinite.
         Errors of the model are passed on.
         """
-        ids, drafts = [request.request_id for request in plan.requests], drafts_of(plan)
+        ids, drafts = [request.request_id for request in plan.requests], plan.drafts
         ahead = self._lookahead.take(plan)
         if ahead is not None:
             self._lookahead.begin_next(plan.requests, ahead.rows, ahead.chosen)

@@ -24,10 +24,10 @@ import numpy as np
 from mini_vllm.attention import slot_mapping
 from mini_vllm.backend import mx
 from mini_vllm.logit_rules import SamplerRow
-from mini_vllm.model_runner import ModelRunner
+from mini_vllm.parts import ModelRunnerPart, SamplerPart, SchedulerPart
 from mini_vllm.request import Request
-from mini_vllm.sampler import ChosenTokens, Sampler
-from mini_vllm.scheduler import Scheduler, SchedulerOutput, drafts_of
+from mini_vllm.sampler import ChosenTokens
+from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.speculation.speculation import Speculation
 
 
@@ -45,14 +45,14 @@ class StepAhead:
     chosen: ChosenTokens
 
     def is_planned_by(self, plan: SchedulerOutput) -> bool:
-        return (plan.requests == self.requests and not plan.copies and not drafts_of(plan)
+        return (plan.requests == self.requests and not plan.copies and not plan.drafts
                 and all(num_tokens == 1 for num_tokens in plan.num_scheduled_tokens.values()))
 
 
 class LookAhead:
     """Holds at most one step that was started early, in ``pending``."""
 
-    def __init__(self, max_requests: int, scheduler: Scheduler, runner: ModelRunner, sampler: Sampler,
+    def __init__(self, max_requests: int, scheduler: SchedulerPart, runner: ModelRunnerPart, sampler: SamplerPart,
                  speculation: Speculation) -> None:
         """Create it without a pending step.
 

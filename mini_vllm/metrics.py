@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.parts import KVCacheManagerPart
 from mini_vllm.request import Request
 from mini_vllm.scheduler import SchedulerOutput
 
@@ -98,7 +98,7 @@ class StepCounts:
         self.num_recomputed_tokens = 0
         self._last: dict[str, _Last] = {}
 
-    def note_plan(self, plan: SchedulerOutput, running: Iterable[Request], kv_cache: KVCacheManager) -> None:
+    def note_plan(self, plan: SchedulerOutput, running: Iterable[Request], kv_cache: KVCacheManagerPart) -> None:
         """Update the counters.
 
         ``running`` are all requests that hold blocks, whether the plan has tokens for them or not.
@@ -107,7 +107,7 @@ class StepCounts:
                      for request in plan.requests]
         self.note_peaks(len(plan.requests), kv_cache, running if any(may_share) else ())
 
-    def note_peaks(self, num_sequences: int, kv_cache: KVCacheManager, sharing: Iterable[Request]) -> None:
+    def note_peaks(self, num_sequences: int, kv_cache: KVCacheManagerPart, sharing: Iterable[Request]) -> None:
         """Update the peaks.
 
         ``sharing`` are all requests that hold blocks. It may be empty if none of them can have begun to share a block
@@ -147,7 +147,7 @@ class StalledError(RuntimeError):
     """Nothing could be planned for a request in several consecutive steps."""
 
     @classmethod
-    def about(cls, request: Request, kv_cache: KVCacheManager) -> StalledError:
+    def about(cls, request: Request, kv_cache: KVCacheManagerPart) -> StalledError:
         """Create the error for ``request``. It names the blocks that the request needs, and the free blocks: usually
         too few are free."""
         num_needed = -(-request.num_tokens // kv_cache.block_size) - len(kv_cache.get_block_ids(request.request_id))

@@ -55,6 +55,7 @@ class ModelRunner:
 
     #: The class of its K/V arrays.
     cache_class: type[PagedKVCache] = PagedKVCache
+    can_step_ahead = True
 
     def __init__(self, model: Model, num_blocks: int, block_size: int,
                  attention: type | Callable[..., mx.array] = FastAttention) -> None:

@@ -21,10 +21,10 @@ import numpy as np
 from mini_vllm.attention import PagedKVCache, slot_mapping, token_positions
 from mini_vllm.engine_room.frame import discard_blocks
 from mini_vllm.executor import StepResult
-from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.lookahead import LookAhead
+from mini_vllm.parts import KVCacheManagerPart, SchedulerPart
 from mini_vllm.request import Request
-from mini_vllm.scheduler import Scheduler, SchedulerOutput, drafts_of
+from mini_vllm.scheduler import SchedulerOutput
 
 Compute = Callable[[SchedulerOutput], StepResult]
 
@@ -32,8 +32,8 @@ Compute = Callable[[SchedulerOutput], StepResult]
 class Recovery:
     """Computes steps, and cleans up after those that fail."""
 
-    def __init__(self, scheduler: Scheduler, kv_cache: KVCacheManager, cache: PagedKVCache, lookahead: LookAhead
-                 ) -> None:
+    def __init__(self, scheduler: SchedulerPart, kv_cache: KVCacheManagerPart, cache: PagedKVCache,
+                 lookahead: LookAhead) -> None:
         self.scheduler, self.kv_cache, self.cache, self.lookahead = scheduler, kv_cache, cache, lookahead
 
     def compute(self, plan: SchedulerOutput, compute: Compute) -> StepResult:
@@ -63,7 +63,7 @@ class Recovery:
             num_new = plan.num_scheduled_tokens[request.request_id]
             if unwritten.intersection(self.kv_cache.get_block_ids(request.request_id)):
                 misled.append(request)
-            elif len(plan.requests) == 1 and not drafts_of(plan):
+            elif len(plan.requests) == 1 and not plan.drafts:
                 result.errors[request.request_id] = error
             else:
                 try:
@@ -86,10 +86,9 @@ class Recovery:
 
     def _clear_drafts(self, plan: SchedulerOutput) -> None:
         """Clear the slots after the contexts, in which a failed step may have left NaN for a guess."""
-        drafts = drafts_of(plan)
-        drafting = [request for request in plan.requests if request.request_id in drafts]
+        drafting = [request for request in plan.requests if request.request_id in plan.drafts]
         if drafting:
-            lengths = [len(drafts[request.request_id]) for request in drafting]
+            lengths = [len(plan.drafts[request.request_id]) for request in drafting]
             context_lens = [request.num_computed_tokens + length for request, length in zip(drafting, lengths)]
             starts = [0, *np.cumsum(lengths).tolist()]
             tables = [self.kv_cache.get_block_ids(request.request_id) for request in drafting]

@@ -74,11 +74,6 @@ class SchedulerOutput:
     drafts: dict[str, list[int]] = field(default_factory=dict)
 
 
-def drafts_of(plan: SchedulerOutput) -> dict[str, list[int]]:
-    """Return the drafts of a plan. The plan of a simpler scheduler has none, and no field for them."""
-    return getattr(plan, "drafts", None) or {}
-
-
 @dataclass
 class _Step:
     """A step while it is being planned."""

@@ -931,7 +931,7 @@ def test_who_listens_hears_of_every_part_of_a_step(loaded):
         def record_computed(self):
             heard.append("computed")
 
-        def end_step(self, plan, sampled):
+        def end_step(self, plan, sampled, drafts):
             heard.append(list(sampled))
 
     engine = LLMEngine(EngineConfig(num_blocks=20, block_size=8, max_num_seqs=4), None, loaded, Listener())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from course.exercises import Exercise
+from mini_vllm.speculation.drafts import NgramDrafter
 
 if TYPE_CHECKING:
     from mini_vllm.request import Request
@@ -29,11 +30,12 @@ SENT, MAX_BLOCKS = (("a", "b", "c"), ("x",), ("a", "d"), ("y",)), 4
 NUM_CACHED, LOAD = 8, 5
 
 
-class Scripted:
+class Scripted(NgramDrafter):
     """Guesses as ``DRAFTS`` says: the first tokens of each guess are right, the others are wrong."""
 
     def __init__(self, token_ids: list[int]) -> None:
         """Receive the output without drafts."""
+        super().__init__()
         self._token_ids, self._drafts = token_ids, list(DRAFTS)
 
     def propose(self, request: Request, max_tokens: int) -> list[int]:
@@ -41,12 +43,6 @@ class Scripted:
             return []
         (num_drafted, num_right), start = self._drafts.pop(0), len(request.output_token_ids)
         return [self._token_ids[start + place] + (place >= num_right) for place in range(num_drafted)]
-
-    def advance(self, request: Request, token_ids: list[int]) -> None:
-        pass
-
-    def forget(self, request: Request) -> None:
-        pass
 
 
 def tokens_and_rows() -> tuple[int, int]:

@@ -10,15 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from course.lab import base_labs
-from course.lab.lab import Lab, LabError, discover, find_lab
-
-if TYPE_CHECKING:
-    from mini_vllm.engine_config import EngineParts
+from course.lab.lab import Lab, LabError, find_lab
 
 #: The slots of EngineParts, in the order in which a request meets them. (Listed here to avoid importing MLX.)
 SLOTS = ("engine", "request_queue", "scheduler", "kv_cache_manager", "prefix_tree", "block_pool", "model_runner",
@@ -140,46 +134,6 @@ def needed_for_all(labs: Sequence[Lab]) -> list[Lab]:
     last = [filling[-1] for filling in slots_of([lab for lab in up_to_capstone(labs) if not lab.score]).values()]
     needed = {lab.number: lab for top in last for lab in (top, *bases_of(top, labs))}
     return sorted(needed.values(), key=labs.index)
-
-
-def build(files: Mapping[str, Path], labs: Sequence[Lab]) -> EngineParts:
-    """Run the files, each on its bases, and take the piece of every lab in ``labs``.
-
-    Raise LabError if a file lacks its piece. Errors that a file raises are passed on.
-    """
-    from mini_vllm.engine_config import EngineParts
-    parts: dict[str, Any] = {}
-    with base_labs.using(files):
-        for lab in labs:
-            module = base_labs.load_base(lab.number)
-            for slot, name in lab.parts.items():
-                if not hasattr(module, name):
-                    raise LabError(f"lab {lab.number}: {module.__file__} has no {name}")
-                parts[slot] = _adapted(lab, getattr(module, name))
-    return EngineParts(**parts)
-
-
-def write_parts_file(path: Path, pieces: Pieces) -> None:
-    """Write a file for ``mini-vllm serve --parts``: another process that runs it gets these pieces."""
-    files = {number: str(file.resolve()) for number, file in pieces.files.items()}
-    root = str(pieces.labs[0].root) if pieces.labs else ""
-    numbers = [lab.number for lab in pieces.labs]
-    path.write_text("from course.lab.parts import build_in\n\n"
-                    f"parts = build_in({root!r}, {files!r}, {numbers!r})\n", encoding="utf-8")
-
-
-def build_in(root: str, files: Mapping[str, str], numbers: Sequence[str]) -> EngineParts:
-    """Build the pieces of these labs of the course in ``root``; see ``build``."""
-    labs = discover(Path(root)) if numbers else []
-    return build({number: Path(file) for number, file in files.items()}, [find_lab(number, labs) for number in numbers])
-
-
-def _adapted(lab: Lab, piece: Any) -> Any:
-    """Wrap a piece in the adapter that its lab names, for example because the piece uses numpy."""
-    if lab.adapter is None:
-        return piece
-    module, name = lab.adapter.rsplit(".", 1)
-    return getattr(import_module(module), name)(piece)
 
 
 def _place(number: str) -> list[int]:

@@ -6,7 +6,8 @@ import pytest
 
 from course.lab import base_labs
 from course.lab.lab import LabError, discover, find_lab
-from course.lab.parts import SLOTS, bases_of, build, choose, just, needed_for_all
+from course.lab.parts import SLOTS, bases_of, choose, just, needed_for_all
+from course.own_engine.build_parts import build
 from course.own_engine.spec import CAPSTONE, WORKLOADS
 from course.student.progress import State
 from course.student.run_command import RunOptions, choose_pieces

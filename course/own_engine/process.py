@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from course.lab.lab import discover, find_lab
-from course.lab.parts import build
 from course.own_engine import capstone
+from course.own_engine.build_parts import build
+from course.own_engine.check_parts import PartError
 from course.own_engine.spec import DATES, DRAFTS, STACK_SIGNAL, Spec, Tokens, Try
 from course.own_engine.workloads import (
     DATE,
@@ -40,7 +41,6 @@ from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.native.advice import slow_blas_line
-from mini_vllm.parts.check import PartError
 from mini_vllm.pictures.recorded import save_run
 from mini_vllm.request import RequestOutput, SamplingParams
 from mini_vllm.trace.recorder import StepTrace
@@ -91,9 +91,9 @@ def _run(spec: Spec, reporter: Reporter) -> None:
         reporter.tell("advice", text=line)
     for index, pieces in enumerate(spec.tries):
         reporter.tell("try", index=index)
-        parts = build({number: Path(path) for number, path in pieces.files.items()},
-                      [find_lab(number, labs) for number in pieces.labs])
         try:
+            parts = build({number: Path(path) for number, path in pieces.files.items()},
+                          [find_lab(number, labs) for number in pieces.labs])
             _run_one(spec, parts, loaded, reporter)
         except PartError:
             if len(pieces.labs) == 1 or len(spec.tries) == 1:

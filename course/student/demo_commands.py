@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from course.lab.lab import Lab, LabError
-from course.lab.parts import Pieces, build, choose
+from course.lab.parts import Pieces, choose
 from course.own_engine.requirements import check_machine
 from course.student.run_command import show_whose
 
@@ -33,9 +33,9 @@ class Showpieces:
         """Show three requests served by the manager on the pool. Raise LabError if a piece of the student's fails."""
         pieces = self._choose("kv_cache_manager", "block_pool")
         with self._failing_is_told(pieces):
+            from course.own_engine.build_parts import build
             from mini_vllm.demo.blocks import show_blocks
-            from mini_vllm.parts.complete_parts import fit
-            parts = fit(build(pieces.files, pieces.labs))
+            parts = build(pieces.files, pieces.labs)
             show_blocks(self.console, parts.kv_cache_manager, parts.block_pool)
         return 0
 
@@ -43,8 +43,10 @@ class Showpieces:
         """Time an operation of the pool at two sizes. Raise LabError if the student's pool fails."""
         pieces = self._choose("block_pool")
         with self._failing_is_told(pieces):
+            from course.own_engine.build_parts import pieces_of
             from mini_vllm.benchmark.allocator import print_allocator
-            print_allocator(build(pieces.files, pieces.labs).block_pool)
+            from mini_vllm.block_pool import BlockPool
+            print_allocator(pieces_of(pieces.files, pieces.labs).get("block_pool", BlockPool))
         return 0
 
     def _choose(self, *slots: str) -> Pieces:

@@ -20,7 +20,7 @@ from course.install.course_files import PACKED
 from course.lab import base_labs
 from course.lab.lab import PROJECT_ROOT, Lab, LabError, discover, find_lab, find_root
 from course.lab.load_module import import_together
-from course.lab.parts import Pieces, bases_of, build, choose
+from course.lab.parts import Pieces, bases_of, choose
 from course.pytest_run.run_lab import LabRunFailed
 from course.student.progress import Progress, State
 
@@ -68,7 +68,7 @@ def load(number: str) -> types.ModuleType:
 
 def load_parts() -> EngineParts:
     """Load the parts of an engine, chosen as in ``course run``."""
-    from mini_vllm.parts.complete_parts import fit
+    from course.own_engine.build_parts import build
     root = _root_or_package()
     labs, progress = discover(root), Progress(root)
     try:
@@ -78,7 +78,7 @@ def load_parts() -> EngineParts:
         pieces = Pieces([])
     own = [f"{seat.slot} (lab {seat.lab.number})" for seat in pieces.seats if seat.lab is not None]
     print(f"the engine's parts: {'yours are ' + ', '.join(own) if own else 'all the reference’s, until a lab passes'}")
-    return fit(build(pieces.files, pieces.labs))
+    return build(pieces.files, pieces.labs)
 
 
 def _root_or_package() -> Path:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from course.lab import base_labs
 from course.lab.lab import Lab, LabError
-from course.lab.parts import Pieces, Seat, build, choose, write_parts_file
+from course.lab.parts import Pieces, Seat, choose
 from course.own_engine.requirements import check_machine, check_model, check_server
 from course.student.demo_commands import Showpieces
 from course.student.run_command import show_whose
@@ -33,6 +32,7 @@ class OwnServer(Showpieces):
         check_machine()
         check_server()
         check_model(model)
+        from course.own_engine.build_parts import build
         from mini_vllm.arguments import NUM_SPECULATIVE_TOKENS
         from mini_vllm.checks import whole_number
         from mini_vllm.engine import engine_of
@@ -67,6 +67,7 @@ class OwnServer(Showpieces):
         return next((lab for lab in self.labs if lab.router and self.passes(lab)), None)
 
     def _serve_replicas(self, settings: ServerSettings, num_replicas: int, pieces: Pieces, router: Lab | None) -> None:
+        from course.own_engine.build_parts import build_in
         from mini_vllm.router import CacheAwareRouter
         from mini_vllm.server.replicas.serving import make_router, serve_replicas
         router_class: Any = CacheAwareRouter
@@ -75,11 +76,11 @@ class OwnServer(Showpieces):
             with self._failing_is_told(Pieces([Seat("router", router)], files)), base_labs.using(files):
                 router_class = getattr(base_labs.load_base(router.number), router.router)
                 make_router(settings.engine, router_class)
-        with tempfile.TemporaryDirectory() as folder:
-            parts_file = Path(folder) / "parts.py"
-            write_parts_file(parts_file, pieces)
-            serve_replicas(replace(settings, parts=None), num_replicas, (), parts_file, self._say_where,
-                           router_class=router_class)
+        root = str(pieces.labs[0].root) if pieces.labs else ""
+        own_files = {number: str(file.resolve()) for number, file in pieces.files.items()}
+        make_parts = partial(build_in, root, own_files, [lab.number for lab in pieces.labs])
+        serve_replicas(replace(settings, parts=None), num_replicas, (), make_parts, self._say_where,
+                       router_class=router_class)
 
     def _say_where(self, address: str) -> None:
         self.console.print(f"\nOpen {address}/ to see your engine at work.\nIts API is at {address}/v1. Ctrl-C stops.")

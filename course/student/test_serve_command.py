@@ -1,6 +1,7 @@
 """``course serve``: the server gets the student's pieces; a piece that does not fit is reported before it starts."""
 
 import io
+import pickle
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from course.lab.lab import LabError, discover
 from course.student.serve_command import OwnServer
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.engine_config import EngineParts
-from mini_vllm.parts.parts_file import load_parts
 from mini_vllm.router import CacheAwareRouter
 from mini_vllm.scheduler import Scheduler
 
@@ -36,7 +36,7 @@ def test_the_pieces_that_pass_are_served_and_it_says_where(served):
     (settings,) = served
     assert settings.port == 8123 and settings.models == ("tiny-tales",) and settings.host == "127.0.0.1"
     pool = settings.parts.block_pool
-    assert pool is not BlockPool and "lab-01" in pool.__init__.__code__.co_filename
+    assert pool is not BlockPool and "lab-01" in pool.touch.__code__.co_filename
     shown = server.console.file.getvalue()
     assert "yours, lab 2.1" in shown and "Open http://x:1/ to see your engine" in shown
 
@@ -82,8 +82,8 @@ def fronts(monkeypatch):
     """Return what the front of replicas would have been started with, and the parts that a replica would load."""
     started = []
 
-    def serve_replicas(settings, num_replicas, workers, parts_file, say_where, router_class):
-        started.append((settings, num_replicas, load_parts(parts_file), router_class))
+    def serve_replicas(settings, num_replicas, workers, make_parts, say_where, router_class):
+        started.append((settings, num_replicas, pickle.loads(pickle.dumps(make_parts))(), router_class))
         say_where("http://x:1")
 
     monkeypatch.setattr("mini_vllm.server.replicas.serving.serve_replicas", serve_replicas)
@@ -95,7 +95,7 @@ def test_replicas_have_the_pieces_and_the_front_has_the_router(served, fronts):
     assert server.serve("tiny-tales", 8123, num_replicas=2) == 0
     ((settings, num_replicas, parts, router_class),) = fronts
     assert not served and num_replicas == 2 and settings.port == 8123 and settings.parts is None
-    assert "lab-01" in parts.block_pool.__init__.__code__.co_filename and parts.scheduler is Scheduler
+    assert "lab-01" in parts.block_pool.touch.__code__.co_filename and parts.scheduler is Scheduler
     assert "lab-03-router" in router_class.route.__code__.co_filename
     shown = server.console.file.getvalue()
     assert "yours, lab 2.1" in shown and "yours, lab 6.3" in shown and "Open http://x:1/" in shown

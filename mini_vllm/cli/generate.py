@@ -13,11 +13,11 @@ from typing import TextIO
 from mini_vllm import beam_search
 from mini_vllm.arguments import draft_settings, given_fields
 from mini_vllm.cli.messages import FAILED, INTERRUPTED, loading, print_usage
+from mini_vllm.cli.parts_file import load_parts
 from mini_vllm.cli.sampling_options import with_defaults
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.native.advice import tell_slow_blas
-from mini_vllm.parts.parts_file import load_parts
 from mini_vllm.pictures.recorded import check_run_target, save_run
 from mini_vllm.request import PromptTokensDetails, RequestOutput, SamplingParams, TokenLogprob, Usage
 from mini_vllm.trace.recorder import StepTrace

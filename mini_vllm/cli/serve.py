@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mini_vllm.arguments import draft_settings, given_fields
 from mini_vllm.checks import whole_number
 from mini_vllm.cli.messages import short_name, tell
+from mini_vllm.cli.parts_file import load_parts
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.extras import check_installed
 from mini_vllm.native.advice import tell_slow_blas
-from mini_vllm.parts.parts_file import load_parts
 
 if TYPE_CHECKING:
     from mini_vllm.server.settings import ServerSettings
@@ -67,7 +68,8 @@ def _run_front(arguments: argparse.Namespace, settings: ServerSettings) -> int:
         tell(f"Serving {names} at {address}/v1, with {num_replicas} replicas on this machine and {len(workers)} other "
              f"workers{behind}. Ctrl-C stops.")
 
-    serve_replicas(settings, num_replicas, workers, arguments.parts, say_where, router)
+    make_parts = partial(load_parts, arguments.parts) if arguments.parts else None
+    serve_replicas(settings, num_replicas, workers, make_parts, say_where, router)
     return 0
 
 

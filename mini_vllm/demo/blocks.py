@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from mini_vllm.block_pool import BlockPool, KVCacheBlock
 from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.parts import BlockPoolPart, KVCacheManagerPart
 from mini_vllm.request import Request
 
 BLOCK_SIZE = 4
@@ -29,8 +30,8 @@ class Demo:
     Manager and pool may be other classes with the same interfaces. Hits are whole blocks: there is no prefix tree.
     """
 
-    def __init__(self, console: Console, manager_class: type[KVCacheManager] = KVCacheManager,
-                 pool_class: type[BlockPool] = BlockPool) -> None:
+    def __init__(self, console: Console, manager_class: Callable[..., KVCacheManagerPart] = KVCacheManager,
+                 pool_class: type[BlockPoolPart] = BlockPool) -> None:
         self.console = console
         self.manager = manager_class(NUM_BLOCKS, BLOCK_SIZE, pool_class=pool_class)
         self.words: list[str] = []
@@ -128,8 +129,8 @@ def _say(blocks: Sequence[KVCacheBlock], of_one: str, of_several: str) -> str:
     return f"{_named(blocks)} {of_one if len(blocks) <= 1 else of_several}"
 
 
-def show_blocks(console: Console, manager_class: type[KVCacheManager] = KVCacheManager,
-                pool_class: type[BlockPool] = BlockPool) -> None:
+def show_blocks(console: Console, manager_class: Callable[..., KVCacheManagerPart] = KVCacheManager,
+                pool_class: type[BlockPoolPart] = BlockPool) -> None:
     console.print(f"{NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens, one token per word. Block 0, the null block, is never "
                   "allocated. * marks a block that several requests share, ′ marks a free block whose tokens are still "
                   "cached.\n",

@@ -20,9 +20,7 @@ from mini_vllm.engine_room.input_processor import InputProcessor
 from mini_vllm.engine_room.prompt_texts import PromptTexts
 from mini_vllm.engine_room.sizes import EngineSizes
 from mini_vllm.gpu.select_runner import runner_class, uses_native
-from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.metrics import EngineMetrics, IdleSteps, StepCounts
-from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
@@ -31,12 +29,11 @@ from mini_vllm.models.weights import Packing
 from mini_vllm.native.runner import NativeRunner
 from mini_vllm.native.sampler import NativeSampler
 from mini_vllm.native.weights import PACKINGS
-from mini_vllm.parts.complete_parts import checked, fit, make_kv_cache
+from mini_vllm.parts import DrafterPart, KVCacheManagerPart, ModelRunnerPart, SamplerPart, SchedulerPart
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
 from mini_vllm.sampler import Sampler
-from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.sequences import LiveRequests, SequenceGroup
-from mini_vllm.speculation.speculation import Drafter
 from mini_vllm.trace.recorder import NoTrace, StepTrace
 
 
@@ -54,7 +51,7 @@ class EngineFrame(ABC):
         an_instance("config", config, EngineConfig)
         parts = EngineParts() if parts is None else parts
         an_instance("parts", parts, EngineParts)
-        self.parts = parts = fit(parts)
+        self.parts = parts
         self.loaded = loaded or load_for(config, parts)
         self.tokenizer = self.loaded.tokenizer
         self.sizes = sizes = EngineSizes.choose(config, self.loaded, parts)
@@ -82,34 +79,35 @@ class EngineFrame(ABC):
     def _make_scheduler(self, parts: EngineParts) -> None:
         """Create the pieces that know who holds which block."""
         config, sizes = self.config, self.sizes
-        self.kv_cache = make_kv_cache(parts, sizes.num_blocks, config.block_size, config.enable_prefix_caching)
-        self.scheduler: Scheduler = checked("scheduler", parts.scheduler(
+        self.kv_cache: KVCacheManagerPart = parts.kv_cache_manager(
+            sizes.num_blocks, config.block_size, config.enable_prefix_caching, pool_class=parts.block_pool,
+            tree_class=parts.prefix_tree)
+        self.scheduler: SchedulerPart = parts.scheduler(
             self.kv_cache, config.max_num_seqs, self.max_num_batched_tokens, parts.request_queue(config.aging_rate),
-            config.watermark))
-        self.scheduler.max_num_chunk_tokens = sizes.max_num_chunk_tokens  # a simpler scheduler reads neither of these
+            config.watermark)
+        self.scheduler.max_num_chunk_tokens = sizes.max_num_chunk_tokens
         self.scheduler.preempt_for_priority = config.preempt_for_priority
 
     def _make_runner(self, parts: EngineParts) -> None:
         """Create the pieces that compute."""
         config, sizes = self.config, self.sizes
-        self.sampler: Sampler = parts.sampler()
+        self.sampler: SamplerPart = parts.sampler()
         make_runner = runner_class(parts.model_runner, parts.attention, self.loaded.model, config.block_size,
                                    config.native)
         options = {"precision": config.precision} if make_runner is NativeRunner else {}
-        self.runner: ModelRunner = checked("model_runner", make_runner(
-            self.loaded.model, sizes.num_blocks, config.block_size, parts.attention, **options))
+        self.runner: ModelRunnerPart = make_runner(self.loaded.model, sizes.num_blocks, config.block_size,
+                                                   parts.attention, **options)
         if make_runner is NativeRunner and parts.sampler is Sampler:
             self.sampler = NativeSampler()
 
-    def _make_drafter(self, parts: EngineParts) -> Drafter:
+    def _make_drafter(self, parts: EngineParts) -> DrafterPart:
         """Create what guesses tokens: the part, or a second model.
 
         Raise ValueError if that model has another vocabulary.
         """
         config, live = self.config, self.live
         if config.draft == NGRAM or not config.num_speculative_tokens:
-            drafter: Drafter = parts.drafter()
-            return drafter
+            return parts.drafter()
         from mini_vllm.speculation.model_drafter import ModelDrafter, load_draft
         if self._draft_model is None:
             self._draft_model = load_draft(config.draft, self.loaded)
@@ -202,7 +200,7 @@ class EngineFrame(ABC):
     def get_tokenizer(self) -> Tokenizer:
         return self.tokenizer
 
-    def _draft_counts(self) -> dict[str, int]:
+    def draft_counts(self) -> dict[str, int]:
         """Return the counters of drafts; an engine that does not draft has none."""
         return {}
 
@@ -212,14 +210,14 @@ class EngineFrame(ABC):
         return EngineMetrics(
             num_requests=stats.num_queries, num_prompt_tokens=stats.num_query_tokens,
             num_saved_tokens=stats.num_hit_tokens, hit_rate=stats.hit_rate,
-            recent_hit_rate=getattr(stats, "recent_hit_rate", stats.hit_rate),  # a simpler manager does not count it
+            recent_hit_rate=stats.recent_hit_rate,
             num_shared_blocks=sum(block.ref_cnt > 1 for block in pool.blocks), num_forks=pool.num_forks,
             num_copied_blocks=self.runner.cache.num_copied_blocks, num_evictions=stats.num_evicted_blocks,
             num_steps=self.num_steps, max_num_sequences=counts.max_num_sequences,
             max_num_used_blocks=counts.max_num_used_blocks, num_blocks=pool.num_blocks - 1,
             max_num_shared_blocks=counts.max_num_shared_blocks,
-            num_preemptions=getattr(self.scheduler, "num_preemptions", 0),  # a scheduler that only waits has no count
-            num_recomputed_tokens=counts.num_recomputed_tokens, **self._draft_counts())
+            num_preemptions=self.scheduler.num_preemptions,
+            num_recomputed_tokens=counts.num_recomputed_tokens, **self.draft_counts())
 
 
 def load_for(config: EngineConfig, parts: EngineParts, tokenizer: Tokenizer | None = None) -> LoadedModel:
@@ -236,7 +234,7 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def discard_blocks(block_ids: Iterable[int], kv_cache: KVCacheManager, cache: PagedKVCache) -> None:
+def discard_blocks(block_ids: Iterable[int], kv_cache: KVCacheManagerPart, cache: PagedKVCache) -> None:
     """Discard the content of these blocks, which is not trusted.
 
     Blocks that no request holds are removed from the index and cleared, so that no trace of it, such as NaN, is left

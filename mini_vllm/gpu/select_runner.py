@@ -24,6 +24,7 @@ from mini_vllm.models.network import Model
 from mini_vllm.models.random_model import RANDOM_MODELS
 from mini_vllm.native.runner import NativeRunner
 from mini_vllm.native.runner import why_not as why_not_native
+from mini_vllm.parts import ModelRunnerPart
 
 SWITCH = "MINI_VLLM_KERNELS"
 SWITCHED_OFF = f"switched off by {SWITCH}=0"
@@ -34,7 +35,8 @@ COMPILING = "mini-vllm: compiling and testing the GPU kernels; this takes a whil
 USUAL_SHAPE = "qwen3-0.6b"
 
 
-def runner_class(wanted: type, attention: object, model: Model, block_size: int, native: bool | None = None) -> type:
+def runner_class(wanted: type[ModelRunnerPart], attention: object, model: Model, block_size: int,
+                 native: bool | None = None) -> type[ModelRunnerPart]:
     """Return the class of an engine's runner.
 
     If no part of it was replaced, it is the GPU's runner, or on a CPU the native one if ``native`` or the environment
@@ -50,7 +52,7 @@ def runner_class(wanted: type, attention: object, model: Model, block_size: int,
     return ModelRunner if fault else GpuRunner
 
 
-def uses_native(wanted: type, attention: object, config: ModelConfig, block_size: int, native: bool | None) -> bool:
+def uses_native(wanted: object, attention: object, config: ModelConfig, block_size: int, native: bool | None) -> bool:
     """Check whether the native step computes such a model for an engine on a CPU."""
     is_plain = wanted is not ModelRunner or attention is not FastAttention or tuning.has_gpu()
     return not is_plain and not why_not_native(config, block_size, native)

@@ -49,6 +49,9 @@ class NgramDrafter:
             guess.append(tokens[position] if position < num_tokens else guess[position - num_tokens])
         return guess
 
+    def propose_all(self, requests: Sequence[Request], max_tokens: Sequence[int]) -> list[list[int]]:
+        return [self.propose(request, number) if number else [] for request, number in zip(requests, max_tokens)]
+
     def advance(self, request: Request, token_ids: list[int]) -> None:
         """Take note of ``token_ids``, which the request has got since the last call."""
         self._follow(request)

@@ -23,9 +23,9 @@ from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.logit_rules import SamplerRow, row_after
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.loader import LoadedModel, load
+from mini_vllm.parts import SamplerPart
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request
-from mini_vllm.sampler import Sampler
 
 #: A text that two tokenizers with the same vocabulary encode alike.
 SAMPLE = "Once upon a time, in 1834, there was a king – and he had 3 daughters.\n\tdef f(x): return x // 2"
@@ -45,7 +45,7 @@ class ModelDrafter:
     """Guesses with a second model, which has its own paged KV cache."""
 
     def __init__(self, loaded: LoadedModel, num_blocks: int, block_size: int, max_num_batched_tokens: int,
-                 row_of: Callable[[Request], SamplerRow], sampler: Sampler, cost_per_token: float) -> None:
+                 row_of: Callable[[Request], SamplerRow], sampler: SamplerPart, cost_per_token: float) -> None:
         """Create the drafter. ``row_of`` returns the sampler's row of a request of the engine.
 
         ``cost_per_token`` is what one guessed token costs, in steps of the engine.
@@ -53,7 +53,7 @@ class ModelDrafter:
         self.cost_per_token = cost_per_token
         self.kv_cache = KVCacheManager(num_blocks, block_size, tree_class=PrefixTree)
         make_runner = runner_class(ModelRunner, FastAttention, loaded.model, block_size)
-        self.runner: ModelRunner = make_runner(loaded.model, num_blocks, block_size, FastAttention)
+        self.runner = make_runner(loaded.model, num_blocks, block_size, FastAttention)
         self._max_num_batched_tokens = max_num_batched_tokens
         self._row_of, self._sampler = row_of, sampler
         #: Request id → the request as the small model has read it, the most recently used one last.

@@ -24,26 +24,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from mini_vllm.fast.step_costs import StepCosts
-from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.parts import DrafterPart, GuessRecordPart, KVCacheManagerPart, SchedulerPart
 from mini_vllm.request import Request, RequestStatus
-from mini_vllm.scheduler import Scheduler, SchedulerOutput, drafts_of
+from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.speculation.drafts import GuessRecord
-
-
-class Drafter(Protocol):
-    """Guesses tokens. A wrong guess costs time; it never changes a token."""
-
-    def propose(self, request: Request, max_tokens: int) -> list[int]:
-        """Guess the next tokens of ``request``, at most ``max_tokens``."""
-
-    def advance(self, request: Request, token_ids: list[int]) -> None:
-        """Take note of ``token_ids``, which the request has got since the last call."""
-
-    def forget(self, request: Request) -> None:
-        """Drop everything about a request that has ended."""
 
 
 def expected_tokens(rate: float, length: int) -> float:
@@ -55,7 +41,7 @@ def expected_tokens(rate: float, length: int) -> float:
 class _Guessing:
     """The guesses for one request: their record, and the one that is not judged yet."""
 
-    record: GuessRecord
+    record: GuessRecordPart
     #: The guess for the tokens after the first ``num_tokens``.
     guess: list[int] = field(default_factory=list)
     num_tokens: int = 0
@@ -71,16 +57,16 @@ class _Guessing:
 class Speculation:
     """The drafts of an engine's requests."""
 
-    def __init__(self, max_tokens: int, drafter: Drafter, scheduler: Scheduler, kv_cache: KVCacheManager,
-                 costs: StepCosts, record_class: Callable[[], GuessRecord] = GuessRecord) -> None:
+    def __init__(self, max_tokens: int, drafter: DrafterPart, scheduler: SchedulerPart, kv_cache: KVCacheManagerPart,
+                 costs: StepCosts, record_class: Callable[[], GuessRecordPart] = GuessRecord) -> None:
         """Draft at most ``max_tokens`` per request and step; 0 drafts nothing."""
         self.max_tokens, self.drafter, self.costs = max_tokens, drafter, costs
         self._scheduler, self._kv_cache, self._record_class = scheduler, kv_cache, record_class
         self._guessing: dict[str, _Guessing] = {}
         self.num_drafted_tokens = 0
         self.num_accepted_tokens = 0
-        #: Request id → number of accepted tokens, for the drafts of the last step.
-        self.last_accepted: dict[str, int] = {}
+        #: Request id → (drafted tokens, accepted tokens) of the last step.
+        self.last_drafts: dict[str, tuple[int, int]] = {}
 
     # ---- before a step
 
@@ -126,7 +112,7 @@ class Speculation:
         asked = [self._of(request) for request in requests]
         records = [each.record for each in asked]
         limits = [max(min(self.max_tokens, _num_tokens_left(request) - 1), 0) for request in requests]
-        if not self._cost_of_guess:
+        if not self.drafter.cost_per_token:
             wanted = limits
         elif may_draft:
             wanted = self._worth(records, limits, num_requests)
@@ -134,41 +120,29 @@ class Speculation:
                 wanted = [min(int(record.is_rested()), limit) for record, limit in zip(records, limits)]
         else:
             wanted = [0] * len(requests)
-        for request, each, guess in zip(requests, asked, self._propose(requests, wanted)):
+        for request, each, guess in zip(requests, asked, self.drafter.propose_all(requests, wanted)):
             each.num_tokens, each.guess = request.num_tokens, guess
         lengths = [len(each.guess) for each in asked]
-        return lengths if self._cost_of_guess else self._worth(records, lengths, num_requests)
+        return lengths if self.drafter.cost_per_token else self._worth(records, lengths, num_requests)
 
     def _of(self, request: Request) -> _Guessing:
         if request.request_id not in self._guessing:
             self._guessing[request.request_id] = _Guessing(self._record_class())
         return self._guessing[request.request_id]
 
-    def _worth(self, records: Sequence[GuessRecord], limits: Sequence[int], num_requests: int, must_gain: float = 0.0
-               ) -> list[int]:
+    def _worth(self, records: Sequence[GuessRecordPart], limits: Sequence[int], num_requests: int,
+               must_gain: float = 0.0) -> list[int]:
         """Return how many tokens to draft for each request, at most ``limits``; none at all if that is not worth it.
 
         This is rule 3. Gains and costs are counted in tokens. ``must_gain`` is what the drafts must gain per request.
         """
         cost = self.costs.of(num_requests)
-        per_token = cost.per_token + self._cost_of_guess
+        per_token = cost.per_token + self.drafter.cost_per_token
         limits = [min(limit, cost.longest) for limit in limits]
         lengths = [min(record.length(per_token, limit), limit) for record, limit in zip(records, limits)]
         gain = sum(expected_tokens(record.rate, length) - per_token * length
                    for record, length in zip(records, lengths))
         return lengths if gain > (cost.first + must_gain) * num_requests else [0] * len(lengths)
-
-    def _propose(self, requests: Sequence[Request], max_tokens: Sequence[int]) -> list[list[int]]:
-        """Return a guess for each request, all at once if the drafter can."""
-        if hasattr(self.drafter, "propose_all"):
-            return list(self.drafter.propose_all(requests, max_tokens))
-        return [list(self.drafter.propose(request, number))[:number] if number else []
-                for request, number in zip(requests, max_tokens)]
-
-    @property
-    def _cost_of_guess(self) -> float:
-        """What the drafter takes per token, in steps of the engine. A drafter that does not say so is free."""
-        return getattr(self.drafter, "cost_per_token", 0.0)
 
     def _allocate(self, request: Request, num_tokens: int) -> int:
         """Make slots for ``num_tokens`` drafted tokens, or for as many as fit in the last block. Return the number."""
@@ -197,9 +171,9 @@ class Speculation:
         """Judge the guesses by what the requests of ``plan`` got, and give back the slots of wrong ones."""
         if not self.max_tokens:
             return
-        self.last_accepted, drafts = {}, drafts_of(plan)
+        self.last_drafts = {}
         for request in plan.requests:
-            guessing, draft = self._guessing.get(request.request_id), drafts.get(request.request_id, [])
+            guessing, draft = self._guessing.get(request.request_id), plan.drafts.get(request.request_id, [])
             if guessing is None:
                 continue
             tokens = request.all_token_ids[guessing.num_tokens:]
@@ -212,7 +186,7 @@ class Speculation:
                 self._kv_cache.give_back_slots(request)
 
     def _count(self, request: Request, num_drafted: int, num_accepted: int) -> None:
-        self.last_accepted[request.request_id] = num_accepted
+        self.last_drafts[request.request_id] = num_drafted, num_accepted
         request.num_drafted_tokens += num_drafted
         request.num_accepted_tokens += num_accepted
         self.num_drafted_tokens += num_drafted

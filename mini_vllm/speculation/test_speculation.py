@@ -19,7 +19,7 @@ FREE = StepCosts((DraftCost(1, -100.0, -1.0),), no_lookahead=-1.0)
 CHEAP = StepCosts((DraftCost(1, 0.0, 0.2), DraftCost(8, 0.0, 0.5)))
 
 
-class Told:
+class Told(NgramDrafter):
     """Guesses what it was told, whatever the request is."""
 
     cost_per_token = 0.0

@@ -34,6 +34,9 @@ class Grammar(Protocol):
     def is_complete(self, state: Any) -> bool:
         """Check whether the output matches and no token can continue it."""
 
+    def num_tokens_needed(self) -> int | None:
+        """Return the number of tokens of the shortest output, or fewer; None where that is not computed."""
+
 
 @dataclass
 class CompiledGrammar:
@@ -134,8 +137,7 @@ class GrammarCompiler:
             return CompiledGrammar(GuidedGrammar(params, self.vocabulary), None, self.vocabulary)
         try:
             grammar = self._make_regex_grammar(tree_of(params), self.vocabulary)
-            needed = getattr(grammar, "num_tokens_needed", None)
-            return CompiledGrammar(grammar, None if needed is None else needed(), self.vocabulary)
+            return CompiledGrammar(grammar, grammar.num_tokens_needed(), self.vocabulary)
         except RegexError as error:
             raise ValueError(f"structured_outputs.regex: {error}") from None
         except ValueError as error:

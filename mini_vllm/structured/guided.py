@@ -144,6 +144,9 @@ class GuidedGrammar:
         """Check whether the output matches and no token can continue it."""
         return state is not None and state.is_complete
 
+    def num_tokens_needed(self) -> None:
+        """Return None: the parser does not know the shortest output."""
+
 
 class GuidedExpression(GuidedGrammar):
     """An expression or a choice, in place of a ``RegexGrammar``. Both read the same tree, so they read one dialect."""

@@ -12,9 +12,9 @@ PACKAGE = Path(__file__).parents[1]
 #: The units of the package, bottom up. A unit is a module directly in the package, or a folder.
 LAYERS = (
     "checks", "arguments", "extras", "terminal", "backend", "structured", "request", "request_queue",
-    "block_pool", "prefix_tree", "kv_cache", "scheduler", "metrics", "attention", "fast",
-    "models", "logit_rules", "sampler", "model_runner", "native", "gpu", "speculation", "sequences", "trace",
-    "pictures", "engine_config", "parts", "lookahead", "executor", "engine_room", "recovery", "engine", "simulation",
+    "block_pool", "prefix_tree", "kv_cache", "scheduler", "attention", "fast",
+    "models", "logit_rules", "sampler", "model_runner", "parts", "metrics", "native", "gpu", "speculation", "sequences",
+    "trace", "pictures", "engine_config", "lookahead", "executor", "engine_room", "recovery", "engine", "simulation",
     "beam_search", "llm", "engine_thread", "async_engine", "routing", "router", "server", "benchmark", "demo",
     "cli", "__main__", "__init__", "tests",
 )

@@ -16,15 +16,16 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from mini_vllm.parts import SchedulerPart
 from mini_vllm.request import Request
-from mini_vllm.scheduler import Scheduler, SchedulerOutput, drafts_of
+from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.structured.compiler import Cursor
 from mini_vllm.trace.files import FORMAT, TraceHeader, TraceStep, read_trace, write_trace
 
 #: The longest name of a request, in characters of its prompt. The rest of the prompt is private.
 MAX_NAME = 40
 #: No drafts.
-NONE: Mapping[str, int] = {}
+NONE: Mapping[str, tuple[int, int]] = {}
 
 
 class NoTrace:
@@ -34,10 +35,10 @@ class NoTrace:
         """Receive, before anything else, the model's name and a function that returns the prompt's text of a
         request."""
 
-    def start_step(self, scheduler: Scheduler) -> None:
+    def start_step(self, scheduler: SchedulerPart) -> None:
         """Handle the moment before a step is planned."""
 
-    def record_plan(self, scheduler: Scheduler, plan: SchedulerOutput) -> None:
+    def record_plan(self, scheduler: SchedulerPart, plan: SchedulerOutput) -> None:
         """Handle a plan before it is computed."""
 
     def record_computed(self) -> None:
@@ -46,10 +47,12 @@ class NoTrace:
     def record_draw(self, request_id: str, cursor: Cursor, token_id: int) -> None:
         """Handle a token of a sequence whose output must match. ``cursor`` is its place before the token."""
 
-    def end_step(self, plan: SchedulerOutput, sampled: Collection[str], accepted: Mapping[str, int] = NONE) -> None:
+    def end_step(self, plan: SchedulerOutput, sampled: Collection[str],
+                 drafts: Mapping[str, tuple[int, int]] = NONE) -> None:
         """Handle the end of a step, after its tokens were processed.
 
-        A failed step may have preempted more than was planned.
+        ``drafts`` has the numbers of drafted and of accepted tokens of the requests that drafted. A failed step may
+        have preempted more than was planned.
         """
 
 
@@ -81,12 +84,12 @@ class StepTrace(NoTrace):
     def introduce(self, model: str, text_of: Callable[[Request], str]) -> None:
         self._model, self._text_of = Path(model).name, text_of  # the path of a folder does not matter
 
-    def start_step(self, scheduler: Scheduler) -> None:
+    def start_step(self, scheduler: SchedulerPart) -> None:
         self._note_sizes(scheduler)
         self._live.update(scheduler.requests)
         self._start_s = self._now_s()
 
-    def _note_sizes(self, scheduler: Scheduler) -> None:
+    def _note_sizes(self, scheduler: SchedulerPart) -> None:
         if not self.header:
             self.header = {"format": FORMAT, "num_blocks": scheduler.kv_cache.block_pool.num_blocks,
                            "block_size": scheduler.kv_cache.block_size, "max_num_seqs": scheduler.max_num_seqs,
@@ -94,7 +97,7 @@ class StepTrace(NoTrace):
             if self._model is not None:
                 self.header["model"] = self._model
 
-    def record_plan(self, scheduler: Scheduler, plan: SchedulerOutput) -> None:
+    def record_plan(self, scheduler: SchedulerPart, plan: SchedulerOutput) -> None:
         planned_s = self._now_s()
         self._computed_s = None
         tokens = {request.request_id: [request.num_computed_tokens - plan.num_scheduled_tokens[request.request_id],
@@ -131,12 +134,11 @@ class StepTrace(NoTrace):
         state = cursor.state if isinstance(cursor.state, int) else None
         self._step.setdefault("allowed", {}).setdefault(request_id, []).append([int(mask.sum()), state])
 
-    def end_step(self, plan: SchedulerOutput, sampled: Collection[str], accepted: Mapping[str, int] = NONE) -> None:
+    def end_step(self, plan: SchedulerOutput, sampled: Collection[str],
+                 drafts: Mapping[str, tuple[int, int]] = NONE) -> None:
         finished, end_s = self._ended(), self._now_s()
-        drafts = drafts_of(plan)
         if drafts:
-            self._step["drafts"] = {request_id: [len(draft), accepted.get(request_id, 0)]
-                                    for request_id, draft in drafts.items()}
+            self._step["drafts"] = {request_id: list(numbers) for request_id, numbers in drafts.items()}
         self._step.update({"computed_s": end_s if self._computed_s is None else self._computed_s, "end_s": end_s,
                            "sampled": list(sampled), "finished": finished,
                            "preempted": [request.request_id for request in plan.preempted]})
@@ -157,7 +159,7 @@ class StepTrace(NoTrace):
             self._first_s = now_s
         return round(now_s - self._first_s, 6)
 
-    def _changed_tables(self, scheduler: Scheduler) -> dict[str, list[int]]:
+    def _changed_tables(self, scheduler: SchedulerPart) -> dict[str, list[int]]:
         changed = {}
         for request_id in dict.fromkeys([*self._tables, *(request.request_id for request in scheduler.running)]):
             table = scheduler.kv_cache.get_block_ids(request_id)
@@ -167,7 +169,7 @@ class StepTrace(NoTrace):
                     del self._tables[request_id]
         return changed
 
-    def _changed_blocks(self, scheduler: Scheduler) -> list[list[int]]:
+    def _changed_blocks(self, scheduler: SchedulerPart) -> list[list[int]]:
         changed = []
         for block in scheduler.kv_cache.block_pool.blocks:
             state = block.ref_cnt, block.block_hash is not None

@@ -23,12 +23,12 @@ from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.fast.step_costs import DraftCost, StepCosts
 from mini_vllm.models.random_model import make_random
+from mini_vllm.parts import DrafterPart
 from mini_vllm.request import CompletionOutput, Priority, Request, RequestOutput, SamplingParams
 from mini_vllm.request_queue import PriorityQueueWithAging
 from mini_vllm.sampler import Sampler
 from mini_vllm.speculation.drafts import NgramDrafter
 from mini_vllm.speculation.model_drafter import ModelDrafter
-from mini_vllm.speculation.speculation import Drafter
 from mini_vllm.structured.params import StructuredOutputsParams
 
 #: Two layers, so that keys and values of the second depend on all earlier tokens.
@@ -150,7 +150,7 @@ class Schedule:
 
         return SteppedQueue
 
-    def _draw_drafter(self) -> Drafter:
+    def _draw_drafter(self) -> DrafterPart:
         rng = self.rng
         kind = rng.random()
         if kind < 0.2:
@@ -333,10 +333,8 @@ class Schedule:
         return False
 
 
-class Knowing:
+class Knowing(NgramDrafter):
     """Knows what each request generates alone, and is right about a token with probability ``rate``."""
-
-    cost_per_token = 0.0
 
     def __init__(self, schedule: Schedule, rate: float) -> None:
         self.schedule, self.rng, self.rate = schedule, random.Random(schedule.rng.random()), rate

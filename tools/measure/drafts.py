@@ -16,6 +16,7 @@ from mini_vllm.engine_config import EngineConfig
 from mini_vllm.fast.step_costs import DraftCost, StepCosts
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.request import Request, SamplingParams
+from mini_vllm.speculation.drafts import NgramDrafter
 
 NUM_REQUESTS, QUICK_NUM_REQUESTS = (1, 4, 16, 64), (1, 4)
 NUM_DRAFTED = (1, 3, 7)
@@ -24,18 +25,13 @@ CONTEXT, STEPS = 200, 24
 ALWAYS = StepCosts((DraftCost(1, -100.0, -1.0),), no_lookahead=-1.0)
 
 
-class WrongDrafter:
+class WrongDrafter(NgramDrafter):
     """Guesses the token 0."""
-
-    cost_per_token = 0.0
 
     def propose(self, request: Request, max_tokens: int) -> list[int]:
         return [0] * max_tokens
 
     def advance(self, request: Request, token_ids: list[int]) -> None:
-        pass
-
-    def forget(self, request: Request) -> None:
         pass
 
 

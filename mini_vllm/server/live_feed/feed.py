@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.parts import SchedulerPart
 from mini_vllm.request import Request
-from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.server.live_feed.steps import LiveTrace
 from mini_vllm.server.live_feed.watcher import Watcher
 from mini_vllm.server.live_feed.window import Window
@@ -41,7 +42,7 @@ class LiveFeed(NoTrace):
         self._num_steps = 0
         #: Whether the current step is sent to watchers.
         self._is_told = False
-        self._scheduler: Scheduler | None = None
+        self._scheduler: SchedulerPart | None = None
 
     @property
     def num_watchers(self) -> int:
@@ -64,19 +65,16 @@ class LiveFeed(NoTrace):
             decode = engine.tokenizer.decode  # not the engine: a reference cycle would keep it alive
             self._trace = LiveTrace(lambda token_id: decode([token_id]), self._clock)
             self._trace.introduce(self._model, self._text_of)
-        speculation = getattr(engine, "speculation", None)  # a student's engine may have none
-        if speculation is not None:  # without a watcher, nothing was counted here
-            self._trace.draft_counts = {"num_drafted_tokens": speculation.num_drafted_tokens,
-                                        "num_accepted_tokens": speculation.num_accepted_tokens}
+        self._trace.draft_counts |= engine.draft_counts()  # without a watcher, nothing was counted here
         self.look(engine.scheduler)
         header = {**self._trace.header, "aging_rate": engine.config.aging_rate,
-                  "num_speculative_tokens": getattr(speculation, "max_tokens", 0),
+                  "num_speculative_tokens": engine.config.num_speculative_tokens,
                   "vocab_size": engine.loaded.config.vocab_size}
         watcher.tell_anew({"type": "snapshot", "header": header, **self._window.to_json()})
         if watcher not in self._watchers:
             self._watchers.append(watcher)
 
-    def look(self, scheduler: Scheduler) -> None:
+    def look(self, scheduler: SchedulerPart) -> None:
         """Send what changed since the last event: requests also arrive and are aborted between steps.
 
         A watcher calls this when no events arrive.
@@ -92,7 +90,7 @@ class LiveFeed(NoTrace):
 
     # ---- listening
 
-    def start_step(self, scheduler: Scheduler) -> None:
+    def start_step(self, scheduler: SchedulerPart) -> None:
         self._num_steps += 1
         self._is_told = bool(self._watchers) and self._has_watchers() and self._trace is not None
         if self._is_told and self._trace is not None:
@@ -103,7 +101,7 @@ class LiveFeed(NoTrace):
         self._watchers = [watcher for watcher in self._watchers if not watcher.is_gone]
         return bool(self._watchers)
 
-    def record_plan(self, scheduler: Scheduler, plan: SchedulerOutput) -> None:
+    def record_plan(self, scheduler: SchedulerPart, plan: SchedulerOutput) -> None:
         if self._is_told and self._trace is not None:
             self._trace.record_plan(scheduler, plan)
 
@@ -115,10 +113,11 @@ class LiveFeed(NoTrace):
         if self._is_told and self._trace is not None:
             self._trace.record_draw(request_id, cursor, token_id)
 
-    def end_step(self, plan: SchedulerOutput, sampled: Collection[str], accepted: Mapping[str, int] = NONE) -> None:
+    def end_step(self, plan: SchedulerOutput, sampled: Collection[str],
+                 drafts: Mapping[str, tuple[int, int]] = NONE) -> None:
         """Send the event of this step. If no request is left, also send that the blocks were freed."""
         scheduler, self._scheduler = self._scheduler, None
         if self._is_told and self._trace is not None and scheduler is not None:
-            self._tell(self._trace.finish_step(plan, sampled, self._num_steps - 1, accepted))
+            self._tell(self._trace.finish_step(plan, sampled, self._num_steps - 1, drafts))
             if not scheduler.has_unfinished_requests():
                 self.look(scheduler)

@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypedDict
 
 from mini_vllm.block_pool import BlockHash
+from mini_vllm.parts import SchedulerPart
 from mini_vllm.pictures.elements import shorten
 from mini_vllm.pictures.tree import MAX_TEXT
 from mini_vllm.request import Request
-from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.server.live_feed.structures import Structure, describe, state_after
 from mini_vllm.structured.compiler import Cursor
 from mini_vllm.trace.recorder import NONE, StepTrace
@@ -66,7 +67,7 @@ class LiveTrace(StepTrace):
         #: The tokens that were drafted and accepted since the engine started.
         self.draft_counts = {"num_drafted_tokens": 0, "num_accepted_tokens": 0}
 
-    def record_plan(self, scheduler: Scheduler, plan: SchedulerOutput) -> None:
+    def record_plan(self, scheduler: SchedulerPart, plan: SchedulerOutput) -> None:
         super().record_plan(scheduler, plan)
         self._waiting = self._step["waiting"]
         self._fields = self._more(scheduler)
@@ -94,9 +95,9 @@ class LiveTrace(StepTrace):
         return finished
 
     def finish_step(self, plan: SchedulerOutput, sampled: Collection[str], number: int,
-                    accepted: Mapping[str, int] = NONE) -> Event:
+                    drafts: Mapping[str, tuple[int, int]] = NONE) -> Event:
         """Return the event of this step. Call it instead of ``end_step``."""
-        super().end_step(plan, sampled, accepted)
+        super().end_step(plan, sampled, drafts)
         step = self.steps.pop()
         for num_drafted, num_accepted in step.get("drafts", {}).values():
             self.draft_counts["num_drafted_tokens"] += num_drafted
@@ -104,7 +105,7 @@ class LiveTrace(StepTrace):
         self._fields["totals"] |= self.draft_counts
         return {**step, **self._fields, **self._bound, "step": number, "now_s": step["end_s"]}
 
-    def look(self, scheduler: Scheduler) -> Event | None:
+    def look(self, scheduler: SchedulerPart) -> Event | None:
         """Return the changes since the last event, or None if there are none."""
         self._note_sizes(scheduler)
         self._live.update(scheduler.requests)
@@ -121,15 +122,14 @@ class LiveTrace(StepTrace):
         self._new = super()._newcomers()
         return self._new
 
-    def _more(self, scheduler: Scheduler) -> LiveFields:
-        clock = getattr(scheduler.waiting, "clock", None)  # a student's queue may have no clock
-        now_s = clock() if clock is not None else 0.0
+    def _more(self, scheduler: SchedulerPart) -> LiveFields:
+        now_s = scheduler.waiting.clock()
         arrived = {request_id: [request.priority, round(max(now_s - (request.arrival_time or now_s), 0.0), 3)]
                    for request_id, request in self._new.items()}
         return {"step": None, "now_s": self._now_s(), "arrived": arrived, "keys": self._keys,
                 "totals": {**_totals(scheduler), **self.draft_counts}}
 
-    def _changed_blocks(self, scheduler: Scheduler) -> list[list[int]]:
+    def _changed_blocks(self, scheduler: SchedulerPart) -> list[list[int]]:
         """Return the changed blocks as a trace does, and put those whose content changed into ``_keys``.
 
         Both are found in one pass over the blocks.
@@ -167,9 +167,8 @@ def _number(key: BlockHash) -> str:
     return f"{int(key) & (1 << 64) - 1:x}"
 
 
-def _totals(scheduler: Scheduler) -> dict[str, int]:
-    """Collect the counters. A student's piece may lack some of them."""
+def _totals(scheduler: SchedulerPart) -> dict[str, int]:
     stats, pool = scheduler.kv_cache.stats, scheduler.kv_cache.block_pool
     return {"num_query_tokens": stats.num_query_tokens, "num_hit_tokens": stats.num_hit_tokens,
-            "num_evictions": getattr(pool, "num_evictions", 0), "num_forks": getattr(pool, "num_forks", 0),
-            "num_preemptions": getattr(scheduler, "num_preemptions", 0)}
+            "num_evictions": pool.num_evictions, "num_forks": pool.num_forks,
+            "num_preemptions": scheduler.num_preemptions}

@@ -8,10 +8,10 @@ import os
 import pickle
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 
+from mini_vllm.engine_config import EngineParts
 from mini_vllm.server.replicas.exchange import Address
 from mini_vllm.server.replicas.fleet import Fleet
 from mini_vllm.server.settings import ServerSettings
@@ -55,10 +55,12 @@ class SupervisedProcess(ABC):
 class ReplicaProcess(SupervisedProcess):
     """One process that serves."""
 
-    def __init__(self, name: str, settings: ServerSettings, parts_file: Path | None, num_threads: int) -> None:
+    def __init__(self, name: str, settings: ServerSettings, make_parts: Callable[[], EngineParts] | None,
+                 num_threads: int) -> None:
+        """``make_parts`` makes the engine's parts in the process; ``pickle`` must find it there by its name."""
         super().__init__(name)
         self.drain_s = settings.drain_s
-        self._orders = pickle.dumps((settings, parts_file))
+        self._orders = pickle.dumps((settings, make_parts))
         #: A user who has set a number of threads keeps it.
         self._environment = {**dict.fromkeys(THREADS, str(num_threads)), **os.environ}
 

@@ -9,9 +9,8 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
-from mini_vllm.engine_config import EngineConfig
+from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.models.catalogue import find_model
 from mini_vllm.routing.base import Router
 from mini_vllm.server.replicas.exchange import Address
@@ -28,8 +27,9 @@ from mini_vllm.server.settings import ServerSettings
 MAX_REPLICAS = 64
 
 
-def serve_replicas(settings: ServerSettings, num_replicas: int, workers: tuple[str, ...], parts_file: Path | None,
-                   say_where: Callable[[str], None], router: list[str] | None = None,
+def serve_replicas(settings: ServerSettings, num_replicas: int, workers: tuple[str, ...],
+                   make_parts: Callable[[], EngineParts] | None, say_where: Callable[[str], None],
+                   router: list[str] | None = None,
                    router_class: Callable[..., Router] = FrontRouter) -> None:
     """Serve through ``num_replicas`` processes and the servers at the URLs in ``workers``, until a signal arrives.
 
@@ -44,7 +44,7 @@ def serve_replicas(settings: ServerSettings, num_replicas: int, workers: tuple[s
     listener = listen(settings)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        processes = make_processes(settings, num_replicas, parts_file, keeps_ports=router is not None)
+        processes = make_processes(settings, num_replicas, make_parts, keeps_ports=router is not None)
         asyncio.run(_serve(settings, listener, processes, others, say_where, router,
                            make_router(settings.engine, router_class)))
     except KeyboardInterrupt:
@@ -53,7 +53,7 @@ def serve_replicas(settings: ServerSettings, num_replicas: int, workers: tuple[s
         listener.close()
 
 
-def make_processes(settings: ServerSettings, num_replicas: int, parts_file: Path | None,
+def make_processes(settings: ServerSettings, num_replicas: int, make_parts: Callable[[], EngineParts] | None,
                    keeps_ports: bool = False) -> list[ReplicaProcess]:
     """Make the processes, not yet started. They share the cores, and the limit on memory if there is one.
 
@@ -64,7 +64,7 @@ def make_processes(settings: ServerSettings, num_replicas: int, parts_file: Path
                   memory=None if limit is None else limit // max(num_replicas, 1))
     num_threads = max(1, (os.cpu_count() or 1) // max(num_replicas, 1))
     ports = free_ports(num_replicas) if keeps_ports else [0] * num_replicas
-    return [ReplicaProcess(f"replica-{number}", replace(own, port=port), parts_file, num_threads)
+    return [ReplicaProcess(f"replica-{number}", replace(own, port=port), make_parts, num_threads)
             for number, port in enumerate(ports)]
 
 

@@ -8,12 +8,12 @@ import threading
 import time
 import urllib.request
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from mini_vllm.cli import main
 from mini_vllm.cli.serve import check_memory
+from mini_vllm.engine_config import EngineParts
 from mini_vllm.server.conftest import settings_for
 from mini_vllm.server.replicas.serving import make_processes, make_router
 from mini_vllm.server.test_serving import ask, body, last_event, start
@@ -148,10 +148,10 @@ def test_replicas_share_cores_and_memory_and_leave_keys_to_the_file(writer, keys
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "5")
     settings = settings_for(writer, memory="900MB", keys_file=keys_file, host="0.0.0.0")
-    processes = make_processes(settings, 3, Path("parts.py"))
-    own, parts_file = pickle.loads(processes[0]._orders)
-    assert (own.host, own.port, own.memory, own.is_replica, own.keys_file, parts_file) == (
-        "127.0.0.1", 0, 300 * 10**6, True, keys_file, Path("parts.py"))
+    processes = make_processes(settings, 3, EngineParts)
+    own, make_parts = pickle.loads(processes[0]._orders)
+    assert (own.host, own.port, own.memory, own.is_replica, own.keys_file, make_parts) == (
+        "127.0.0.1", 0, 300 * 10**6, True, keys_file, EngineParts)
     environment = processes[0]._environment
     assert (environment["OMP_NUM_THREADS"], environment["OPENBLAS_NUM_THREADS"]) == ("2", "5")
     assert [process.name for process in processes] == ["replica-0", "replica-1", "replica-2"]

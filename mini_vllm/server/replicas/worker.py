@@ -11,10 +11,10 @@ import pickle
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-from mini_vllm.parts.parts_file import load_parts
+from mini_vllm.engine_config import EngineParts
 from mini_vllm.server.serving import serve
 from mini_vllm.server.settings import ServerSettings
 
@@ -22,10 +22,10 @@ from mini_vllm.server.settings import ServerSettings
 def main() -> None:
     """Serve until told to stop."""
     settings: ServerSettings
-    parts_file: Path | None
-    settings, parts_file = pickle.load(sys.stdin.buffer)
-    if parts_file is not None:
-        settings = replace(settings, parts=load_parts(parts_file))
+    make_parts: Callable[[], EngineParts] | None
+    settings, make_parts = pickle.load(sys.stdin.buffer)
+    if make_parts is not None:
+        settings = replace(settings, parts=make_parts())
     threading.Thread(target=_stop_with_the_front, daemon=True).start()
     serve(settings, lambda address: print(address, flush=True))
 

@@ -1,4 +1,4 @@
-"""Checks whether a part fits into its slot, before anything runs."""
+"""Checks whether a part can take its slot of the engine, before anything runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,28 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from mini_vllm.parts.interfaces import ATTENTION, JOINTS
+from mini_vllm import parts
+from mini_vllm.engine_room.frame import EngineFrame
+from mini_vllm.prefix_tree import PrefixIndex
+from mini_vllm.structured.compiler import Grammar
+
+#: Slot → its interface, and the arguments that an object is created with, in this order.
+INTERFACES: dict[str, tuple[type, tuple[str, ...]]] = {
+    "block_pool": (parts.BlockPoolPart, ("num_blocks", "enable_caching")),
+    "kv_cache_manager": (parts.KVCacheManagerPart, ("num_blocks", "block_size", "enable_caching")),
+    "prefix_tree": (PrefixIndex, ("block_pool", "block_size")),
+    "request_queue": (parts.RequestQueuePart, ("aging_rate",)),
+    "scheduler": (parts.SchedulerPart, ("kv_cache", "max_num_seqs", "max_num_batched_tokens", "queue", "watermark")),
+    "sampler": (parts.SamplerPart, ()),
+    "model_runner": (parts.ModelRunnerPart, ("model", "num_blocks", "block_size", "attention")),
+    "drafter": (parts.DrafterPart, ()),
+    "guess_record": (parts.GuessRecordPart, ()),
+    "verifier": (parts.VerifierPart, ()),
+    "grammar": (Grammar, ("tree", "vocabulary")),
+    "engine": (EngineFrame, ("config", "parts", "loaded", "trace")),
+}
+#: Attention is a function, or a class whose objects are called.
+ATTENTION = tuple(inspect.signature(parts.AttentionPart.__call__).parameters)[1:]
 
 
 class PartError(ValueError):
@@ -17,6 +38,20 @@ class PartError(ValueError):
     def __init__(self, slot: str, message: str) -> None:
         super().__init__(f"{slot}: {message}")
         self.slot = slot
+
+
+def methods_of(slot: str) -> dict[str, tuple[str, ...]]:
+    """Return the methods that the engine calls on a part, each with the names of its arguments."""
+    return {name: tuple(inspect.signature(method).parameters)[1:]
+            for name, method in vars(INTERFACES[slot][0]).items()
+            if inspect.isfunction(method) and (not name.startswith("_") or name in ("__len__", "__iter__"))}
+
+
+def attributes_of(slot: str) -> list[str]:
+    """Return the attributes that the engine reads from an object of the part."""
+    own = vars(INTERFACES[slot][0])
+    properties = [name for name, value in own.items() if isinstance(value, property)]
+    return [name for name in (*own.get("__annotations__", ()), *properties) if not name.startswith("_")]
 
 
 def name_of(part: object) -> str:
@@ -30,12 +65,14 @@ def name_of(part: object) -> str:
     return f"{name} ({file if near.startswith('..') else near})"
 
 
-def check_class(slot: str, part: type) -> None:
-    """Raise PartError unless ``part`` can be created and called as the engine does."""
-    joint = JOINTS[slot]
-    _check_arguments(slot, part, f"{name_of(part)} is created with", part, joint.made_with)
-    for method, arguments in joint.methods.items():
-        found = getattr(part, method, None)
+def check_class(slot: str, part: type, completed: type) -> None:
+    """Raise PartError unless ``part`` can be created and called as the engine does.
+
+    A method that it lacks may be one that an adapter has added in ``completed``.
+    """
+    _check_arguments(slot, part, f"{name_of(part)} is created with", part, INTERFACES[slot][1])
+    for method, arguments in methods_of(slot).items():
+        found = getattr(part, method, getattr(completed, method, None))
         call = f"{method}({', '.join(arguments)})"
         if not callable(found) or getattr(found, "__isabstractmethod__", False):
             raise PartError(slot, f"{name_of(part)} has no method {call}, which the engine calls")
@@ -61,7 +98,7 @@ def check_attention(part: Callable[..., object]) -> None:
 
 def check_object(slot: str, made: object) -> None:
     """Raise PartError unless an object of the part has the attributes that the engine reads."""
-    for attribute in JOINTS[slot].attributes:
+    for attribute in attributes_of(slot):
         if not hasattr(made, attribute):
             raise PartError(slot, f"an object of {name_of(type(made))} has no {attribute}, which the engine reads")
 

@@ -2,30 +2,23 @@
 
 from dataclasses import fields
 
-import numpy as np
 import pytest
 
+from course.own_engine.adapters import CopyOnWrite, Forking
+from course.own_engine.build_parts import ADAPTERS, complete
+from course.own_engine.check_parts import INTERFACES, PartError, methods_of
 from mini_vllm import attention
-from mini_vllm.backend import mx
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.parts.adapters import CopyOnWrite, Forking
-from mini_vllm.parts.check import PartError
-from mini_vllm.parts.complete_parts import fit
-from mini_vllm.parts.interfaces import JOINTS
-from mini_vllm.parts.numpy_attention import NumpyAttention
-from mini_vllm.parts.parts_file import load_parts
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request, SamplingParams
 from mini_vllm.scheduler import Scheduler
 
 REFERENCE = {part.name: part.default for part in fields(EngineParts)} | {"engine": LLMEngine}
-#: Methods that a part may lack: an adapter adds them, or the engine does without them.
-GIVEN = {("block_pool", "fork_block"), ("kv_cache_manager", "fork"), ("kv_cache_manager", "give_back_slots"),
-         ("kv_cache_manager", "forget_unwritten"),
-         ("scheduler", "preempt"), ("sampler", "sample")}
+#: Methods that a part may lack, because an adapter adds them.
+GIVEN = {(slot, method) for slot, methods in ADAPTERS.items() for method in methods}
 
 
 def without(part, *names):
@@ -35,21 +28,21 @@ def without(part, *names):
     return type(part.__name__, (), body)
 
 
-@pytest.mark.parametrize("slot, method", [(slot, method) for slot, joint in JOINTS.items() for method in joint.methods
+@pytest.mark.parametrize("slot, method", [(slot, method) for slot in INTERFACES for method in methods_of(slot)
                                           if (slot, method) not in GIVEN])
 def test_a_part_that_lacks_a_method_is_refused_by_name(slot, method):
     part = without(REFERENCE[slot], method)
     with pytest.raises(PartError) as caught:
-        fit(EngineParts(**{slot: part}))
+        complete(EngineParts(**{slot: part}))
     assert str(caught.value).startswith(f"{slot}: {part.__name__} ") and f"has no method {method}(" in str(caught.value)
     assert caught.value.slot == slot
 
 
-@pytest.mark.parametrize("slot, method", [(slot, method) for slot, joint in JOINTS.items() for method in joint.methods])
+@pytest.mark.parametrize("slot, method", [(slot, method) for slot in INTERFACES for method in methods_of(slot)])
 def test_a_method_that_takes_other_arguments_is_refused_by_name(slot, method):
     part = type("Mine", (REFERENCE[slot],), {method: lambda self, a, b, c, d, e, f, g, h: None})
     with pytest.raises(PartError, match=rf"^{slot}: .*Mine.*: {method} is called with \(.*but takes \(a, b, c"):
-        fit(EngineParts(**{slot: part}))
+        complete(EngineParts(**{slot: part}))
 
 
 def test_arguments_in_another_order_are_refused():
@@ -59,7 +52,7 @@ def test_arguments_in_another_order_are_refused():
 
     with pytest.raises(PartError, match=r"fork is called with \(parent, child\), in this order, but takes "
                                         r"\(child, parent\)"):
-        fit(EngineParts(kv_cache_manager=Swapped))
+        complete(EngineParts(kv_cache_manager=Swapped))
 
 
 def test_a_class_that_is_made_otherwise_is_refused():
@@ -68,7 +61,7 @@ def test_a_class_that_is_made_otherwise_is_refused():
             super().__init__(9)
 
     with pytest.raises(PartError, match=r"Pool.* is created with \(num_blocks, enable_caching\), but takes \(\)"):
-        LLMEngine(EngineConfig(num_blocks=9), EngineParts(block_pool=Pool))
+        complete(EngineParts(block_pool=Pool))
 
 
 def test_objects_that_lack_what_the_engine_reads_are_refused():
@@ -78,7 +71,7 @@ def test_objects_that_lack_what_the_engine_reads_are_refused():
             del self.running
 
     with pytest.raises(PartError, match=r"scheduler: an object of .*Forgetful.* has no running, which the engine "):
-        LLMEngine(EngineConfig(num_blocks=9), EngineParts(scheduler=Forgetful))
+        LLMEngine(EngineConfig(num_blocks=9), complete(EngineParts(scheduler=Forgetful)))
 
 
 @pytest.mark.parametrize("part, complaint", [
@@ -88,7 +81,7 @@ def test_objects_that_lack_what_the_engine_reads_are_refused():
 ])
 def test_attention_that_is_called_otherwise_is_refused(part, complaint):
     with pytest.raises(PartError, match=complaint):
-        fit(EngineParts(attention=part))
+        complete(EngineParts(attention=part))
 
 
 def test_a_tree_that_nobody_would_ask_is_refused():
@@ -101,14 +94,14 @@ def test_a_tree_that_nobody_would_ask_is_refused():
 
     with pytest.raises(PartError, match=r"prefix_tree: .*Tree.* would never be used: the kv_cache_manager, .*Plain.*, "
                                         "takes no tree_class"):
-        fit(EngineParts(kv_cache_manager=Plain, prefix_tree=Tree))
-    engine = LLMEngine(EngineConfig(num_blocks=9), EngineParts(kv_cache_manager=Plain))
-    assert type(engine.kv_cache) is Plain and engine.kv_cache.prefix_tree is None
+        complete(EngineParts(kv_cache_manager=Plain, prefix_tree=Tree))
+    engine = LLMEngine(EngineConfig(num_blocks=9), complete(EngineParts(kv_cache_manager=Plain)))
+    assert isinstance(engine.kv_cache, Plain) and engine.kv_cache.prefix_tree is None
 
 
 def test_the_reference_fits_and_stays_as_it_is():
     parts = EngineParts()
-    assert fit(parts) == parts
+    assert complete(parts) == parts
 
 
 # ---- what adapters add
@@ -116,7 +109,7 @@ def test_the_reference_fits_and_stays_as_it_is():
 
 def test_a_pool_without_copies_is_given_them_and_keeps_its_name():
     bare = without(BlockPool, "fork_block", "finish_copies")
-    pool_class = fit(EngineParts(block_pool=bare)).block_pool
+    pool_class = complete(EngineParts(block_pool=bare)).block_pool
     assert issubclass(pool_class, bare) and issubclass(pool_class, CopyOnWrite) and pool_class.__name__ == "BlockPool"
 
 
@@ -161,7 +154,7 @@ def test_given_copies_keep_both_sides_until_they_are_made(pool):
 
 def test_a_manager_without_forks_is_given_them():
     plain = without(KVCacheManager, "fork", "finish_step")
-    manager = fit(EngineParts(kv_cache_manager=plain)).kv_cache_manager(9, 4)
+    manager = complete(EngineParts(kv_cache_manager=plain)).kv_cache_manager(9, 4)
     assert isinstance(manager, Forking)
     parent, child = Request("parent", [1, 2, 3, 4, 5, 6]), Request("child", [1, 2, 3, 4, 5, 6])
     manager.allocate_slots(parent, 6)
@@ -179,7 +172,7 @@ def test_a_manager_without_forks_is_given_them():
 
 def test_a_manager_that_cannot_forget_what_is_not_written_is_given_that():
     plain = without(KVCacheManager, "forget_unwritten")
-    manager = fit(EngineParts(kv_cache_manager=plain)).kv_cache_manager(9, 4)
+    manager = complete(EngineParts(kv_cache_manager=plain)).kv_cache_manager(9, 4, True, pool_class=BlockPool)
     request = Request("r", range(13))
     manager.allocate_slots(request, 4)
     request.num_computed_tokens = 4
@@ -213,7 +206,7 @@ def test_a_scheduler_without_preemption_still_serves_after_a_step_that_broke():
 
     scheduler = without(Scheduler, "preempt")
     engine = LLMEngine(EngineConfig(num_blocks=30, block_size=4),
-                       EngineParts(scheduler=scheduler, attention=breaks_once))
+                       complete(EngineParts(scheduler=scheduler, attention=breaks_once)))
     names = [engine.add_request({"prompt_token_ids": list(range(10, 20))}, SamplingParams(max_tokens=3, temperature=0))
              for _ in range(2)]
     outputs = {}
@@ -224,67 +217,6 @@ def test_a_scheduler_without_preemption_still_serves_after_a_step_that_broke():
 
 
 def test_a_runner_that_cannot_look_ahead_is_not_asked_to():
-    class Runner(REFERENCE["model_runner"]):
-        step_ahead = property()  # makes hasattr False
-
-    engine = LLMEngine(EngineConfig(num_blocks=9, enable_lookahead=True), EngineParts(model_runner=Runner))
+    runner = without(REFERENCE["model_runner"], "step_ahead", "can_step_ahead")
+    engine = LLMEngine(EngineConfig(num_blocks=9, enable_lookahead=True), complete(EngineParts(model_runner=runner)))
     assert engine.lookahead.max_requests == 0
-
-
-# ---- attention in numpy
-
-
-def test_numpy_attention_sees_the_blocks_of_the_requests_and_no_others():
-    seen = {}
-
-    def ragged(queries, k_pool, v_pool, block_tables, query_lens, context_lens):
-        seen.update(k=k_pool, v=v_pool, tables=block_tables, lens=(query_lens, context_lens))
-        return np.zeros(queries.shape)
-
-    pool = mx.arange(40 * 2 * 4 * 8).reshape(40, 2, 4, 8).astype(mx.float32)
-    out = NumpyAttention(ragged)(mx.zeros((3, 2, 8)), pool, [[17, 3, 0], [17, 30, 8]], [7, 10], [0, 1, 3], 8 ** -0.5)
-    assert out.shape == (3, 2, 8) and seen["lens"] == ([1, 2], [7, 10])
-    assert seen["tables"] == [[2, 0], [2, 3, 1]], "the blocks 3, 8, 17 and 30, by their places in the small pool"
-    assert np.array_equal(seen["k"], np.asarray(pool)[[3, 8, 17, 30], :1])
-    assert np.array_equal(seen["v"], np.asarray(pool)[[3, 8, 17, 30], 1:])
-
-
-def test_numpy_attention_says_what_it_cannot_do():
-    attend = NumpyAttention(lambda *args: pytest.fail("it was called"))
-    arguments = (mx.zeros((1, 2, 8)), mx.zeros((4, 2, 4, 8)), [[1]], [1], [0, 1])
-    with pytest.raises(ValueError, match="no sliding window, but the model has one of 16 tokens"):
-        attend(*arguments, 8 ** -0.5, window=16)
-    with pytest.raises(ValueError, match=r"scales by 1 / sqrt\(8\), and the model by 0.5"):
-        attend(*arguments, 0.5)
-
-
-# ---- files of parts
-
-
-def test_a_file_may_say_its_parts(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("from mini_vllm.attention import paged_attention\nfrom mini_vllm.engine_config import EngineParts\n"
-                    "parts = EngineParts(attention=paged_attention)\n")
-    assert load_parts(path) == EngineParts(attention=attention.paged_attention)
-
-
-def test_a_file_may_just_have_classes_of_its_own(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("from mini_vllm.block_pool import BlockPool as Reference\n"
-                    "from mini_vllm.scheduler import Scheduler\n\nclass BlockPool(Reference):\n    pass\n")
-    parts = load_parts(path)
-    assert parts.block_pool.__name__ == "BlockPool" and parts.block_pool is not BlockPool
-    assert parts.scheduler is Scheduler, "what the file only imports is not its own"
-
-
-@pytest.mark.parametrize("text, complaint", [
-    ("x = 1\n", r"has no parts: it must define parts = EngineParts\(...\), or one of BlockPool, "),
-    ("parts = 3\n", "parts is a int, must be an EngineParts"),
-    ("1 / 0\n", "cannot be run: ZeroDivisionError: division by zero"),
-    ("def\n", "cannot be run: SyntaxError"),
-])
-def test_a_file_without_parts_is_refused(tmp_path, text, complaint):
-    path = tmp_path / "mine.py"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=complaint):
-        load_parts(path)

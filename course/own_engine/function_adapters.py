@@ -1,21 +1,26 @@
-"""Attention written in numpy, as a replacement for the engine's.
+"""Parts made of functions on numpy arrays and lists: attention in numpy, and a sampler that calls a function.
 
-It never sees the real pool. It gets a small pool that contains just the blocks of the requests of a step, and tables
-with the positions of the blocks in it:
+The attention never sees the real pool. It gets a small pool that contains just the blocks of the requests of a step,
+and tables with the positions of the blocks in it:
 
     the engine   pool of 400 blocks,  tables [[17, 3], [17, 210, 8]]
     passed on    pool of 4 blocks:    3, 8, 17, 210      tables [[2, 0], [2, 3, 1]]
+
+The reference's sampler draws by the Gumbel-max trick: it adds random numbers to the scores and takes the largest sum.
+So a function that finds the largest number of a list can choose tokens at any temperature, given the sums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from mini_vllm.backend import mx
+from mini_vllm.logit_rules import SamplerRow
+from mini_vllm.sampler import Sampler, noisy_scores
 
 #: queries, k_pool, v_pool, block_tables, query_lens, context_lens → the attention output of each query
 Ragged = Callable[..., npt.NDArray[Any]]
@@ -49,3 +54,23 @@ class NumpyAttention:
                           [[place[block_id] for block_id in table] for table in used],
                           np.diff(query_starts).tolist(), list(context_lens))
         return mx.array(np.asarray(out, dtype=np.float32)).astype(queries.dtype)
+
+
+def sampler_that_asks(choose: Callable[[list[float]], Any]) -> type[Sampler]:
+    """Return a sampler class. ``choose`` gets the scores of all tokens, and returns the id of the largest."""
+    class AskingSampler(Sampler):
+        def greedy(self, logits: mx.array) -> mx.array:
+            rows = cast(list[list[float]], logits.astype(mx.float32).tolist())
+            return mx.array([_checked(choose(row), len(row)) for row in rows], dtype=mx.uint32)
+
+        def draw(self, logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> mx.array:
+            return self.greedy(noisy_scores(logits, rows, num_ahead))
+
+    return AskingSampler
+
+
+def _checked(token_id: Any, vocab_size: int) -> int:
+    if type(token_id) is not int or not 0 <= token_id < vocab_size:
+        raise ValueError(f"the function that chooses a token returned {token_id!r:.80}, must be an int from 0 to "
+                         f"{vocab_size - 1}")
+    return token_id

@@ -1,28 +1,39 @@
-"""Adapters for simpler parts: copy-on-write for a pool and a manager, preemption for a scheduler.
+"""Adapters: what a simpler part lacks, so that the engine can create and call it like the reference's.
 
-A part without such a feature becomes the base of a class of this module, which calls the part's own methods:
+An adapter is combined with the part into one class (``build_parts.complete``), in which ``super()`` is the part. It
+adds methods and attributes, or translates what the part takes and returns.
 
-    block_pool        no fork_block       CopyOnWrite over it
-    kv_cache_manager  no fork             Forking over it
-                      no give_back_slots  GivingBack over it
-                      no forget_unwritten Forgetting over it
-    scheduler         no preempt          Preempting over it
-    sampler           no sample           SamplesByRules over it
+    slot              what the part lacks                            adapter
+    block_pool        fork_block: copy-on-write                      CopyOnWrite
+    kv_cache_manager  fork                                           Forking
+                      give_back_slots: a shorter table after a step  GivingBack
+                      forget_unwritten: what no step will write      Forgetting
+                      tree_class                                     WithoutTree
+                      the recent hit rate                            CountingAllHits
+    request_queue     a clock                                        Clock
+    scheduler         preempt, needed after a failed step            Preempting
+                      plans with a field for drafts                  Planning
+    sampler           choose and sample, built on draw               Sampling
+    model_runner      step_ahead                                     NotAhead
+    drafter           guesses for several requests in one call       OneByOne
+    grammar           the length of the shortest output              AnyLength
 
 A part that implements some of a feature must implement all of it: anything missing is then rejected, not added.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mini_vllm.backend import mx
 from mini_vllm.block_pool import KVCacheBlock
-from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.kv_cache import KVCacheManager, PrefixCacheStats
 from mini_vllm.request import Request
 from mini_vllm.sampler import Sampler
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.scheduler import Scheduler, SchedulerOutput
 
 # At run time the adapters have no base: a subclass combines an adapter with any part. For the type checker, their bases
 # are the reference's parts.
@@ -30,8 +41,9 @@ if TYPE_CHECKING:
     from mini_vllm.block_pool import BlockPool as _Pool
     from mini_vllm.kv_cache import KVCacheManager as _Manager
     from mini_vllm.scheduler import Scheduler as _Scheduler
+    from mini_vllm.speculation.drafts import NgramDrafter as _Drafter
 else:
-    _Pool = _Manager = _Scheduler = object
+    _Pool = _Manager = _Scheduler = _Drafter = object
 
 
 class CopyOnWrite(_Pool):
@@ -77,12 +89,6 @@ class CopyOnWrite(_Pool):
         self.pending_copies = []
         self._kept_for_copy = set()
         super().free_blocks(kept)
-
-
-class SamplesByRules:
-    """What the reference's sampler builds on ``greedy`` and ``draw``, for a sampler that has only these."""
-
-    draw_and_check, choose, sample = Sampler.draw_and_check, Sampler.choose, Sampler.sample
 
 
 class Forking(_Manager):
@@ -138,8 +144,80 @@ class Forgetting(_Manager):
     forget_unwritten = KVCacheManager.forget_unwritten
 
 
+class WithoutTree(_Manager):
+    """A manager that is given no tree, because it takes none: its hits are whole blocks."""
+
+    def __init__(self, num_blocks: int, block_size: int, enable_caching: bool = True, *, pool_class: Any,
+                 tree_class: Any = None) -> None:
+        super().__init__(num_blocks, block_size, enable_caching, pool_class=pool_class)
+
+
+class CountingAllHits(_Manager):
+    """A manager whose recent hit rate, if it counts none, is that of all requests."""
+
+    @property
+    def stats(self) -> PrefixCacheStats:
+        stats = super().stats
+        if hasattr(stats, "recent_hit_rate"):
+            return stats
+        return PrefixCacheStats(stats.num_queries, stats.num_query_tokens, stats.num_hit_tokens,
+                                stats.num_evicted_blocks, deque([(stats.num_query_tokens, stats.num_hit_tokens)]))
+
+
+class Clock:
+    """A queue that can be asked for the time, for the live page."""
+
+    clock = staticmethod(time.monotonic)
+
+
 class Preempting(_Scheduler):
     """A scheduler that can take a request's blocks back, which is needed after a failed step."""
 
-    num_preemptions = 0
     preempt = Scheduler.preempt
+
+
+class Planning(_Scheduler):
+    """A scheduler whose plans are the engine's ``SchedulerOutput``, which has a field for drafts."""
+
+    num_preemptions = 0
+    max_num_chunk_tokens = None
+    preempt_for_priority = False
+
+    def schedule(self) -> SchedulerOutput:
+        plan = super().schedule()
+        if isinstance(plan, SchedulerOutput):
+            return plan
+        return SchedulerOutput(plan.num_scheduled_tokens, plan.requests, plan.copies, plan.preempted, plan.finished)
+
+
+class Sampling:
+    """A sampler with ``choose`` and ``sample``, which the reference builds on ``greedy`` and ``draw``."""
+
+    draw_and_check, choose, sample = Sampler.draw_and_check, Sampler.choose, Sampler.sample
+
+
+class NotAhead:
+    """A runner that cannot compute a step before its input tokens are known. The engine does not ask it to."""
+
+    can_step_ahead = False
+
+    def step_ahead(self, token_ids: mx.array, block_tables: Sequence[Sequence[int]],
+                   context_lens: Sequence[int]) -> mx.array:
+        raise NotImplementedError
+
+
+class OneByOne(_Drafter):
+    """A drafter that guesses for one request after the other, at no cost."""
+
+    cost_per_token = 0.0
+
+    def propose_all(self, requests: Sequence[Request], max_tokens: Sequence[int]) -> list[list[int]]:
+        return [list(self.propose(request, number))[:number] if number else []
+                for request, number in zip(requests, max_tokens)]
+
+
+class AnyLength:
+    """A grammar that does not say how many tokens its shortest output has."""
+
+    def num_tokens_needed(self) -> None:
+        return None
