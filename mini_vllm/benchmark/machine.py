@@ -94,6 +94,8 @@ def measure_gflops(num_rows: int, seconds: float = 0.3) -> float:
     """Measure the GFLOP/s of products, including the cost of starting each."""
     if num_rows < 1:
         raise ValueError(f"num_rows is {num_rows}, must be at least 1")
+    if seconds <= 0:
+        raise ValueError(f"seconds is {seconds}, must be above 0")
     times_s = product_times_s(num_rows, seconds)
     return 2 * num_rows * WIDTH_IN * WIDTH_OUT * len(times_s) / sum(times_s) / 1e9
 
