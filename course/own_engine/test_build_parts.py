@@ -1,6 +1,7 @@
 """A student's own parts: rejected before anything runs if they cannot fit, completed if they are simpler, else used."""
 
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,9 @@ from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request, SamplingParams
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.request_queue import PriorityQueueWithAging
+from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.structured.grammar import RegexGrammar
 
 REFERENCE = {part.name: part.default for part in fields(EngineParts)} | {"engine": LLMEngine}
 #: Methods that a part may lack, because an adapter adds them.
@@ -70,6 +73,15 @@ def test_objects_that_lack_what_the_engine_reads_are_refused():
             super().__init__(*args)
             del self.running
 
+    class Poolless(KVCacheManager):
+        def __init__(self, *args, **kwargs):
+            pass
+
+    with pytest.raises(PartError, match=r"kv_cache_manager: an object of .*Poolless.* has no block_size, which the "):
+        complete(EngineParts(kv_cache_manager=Poolless)).kv_cache_manager(9, 4)
+    Poolless.block_size = 4
+    with pytest.raises(PartError, match=r"kv_cache_manager: an object of .*Poolless.* has no block_pool, which the "):
+        complete(EngineParts(kv_cache_manager=Poolless)).kv_cache_manager(9, 4)
     with pytest.raises(PartError, match=r"scheduler: an object of .*Forgetful.* has no running, which the engine "):
         LLMEngine(EngineConfig(num_blocks=9), complete(EngineParts(scheduler=Forgetful)))
 
@@ -102,6 +114,12 @@ def test_a_tree_that_nobody_would_ask_is_refused():
 def test_the_reference_fits_and_stays_as_it_is():
     parts = EngineParts()
     assert complete(parts) == parts
+
+
+def test_parts_that_are_complete_may_be_completed_again():
+    once = complete(EngineParts(scheduler=without(Scheduler, "preempt"), kv_cache_manager=without(KVCacheManager)))
+    again = complete(once)
+    assert issubclass(again.scheduler, once.scheduler) and issubclass(again.kv_cache_manager, once.kv_cache_manager)
 
 
 # ---- what adapters add
@@ -214,6 +232,61 @@ def test_a_scheduler_without_preemption_still_serves_after_a_step_that_broke():
         outputs |= {output.request_id: output for output in engine.step()}
     assert outputs[names[0]].error == "ValueError: not now" and outputs[names[1]].error is None
     assert len(outputs[names[1]].token_ids) == 3 and engine.scheduler.num_preemptions == 1
+
+
+def test_a_simple_manager_is_given_a_recent_hit_rate():
+    class Manager(KVCacheManager):
+        @property
+        def stats(self):
+            return SimpleNamespace(num_queries=1, num_query_tokens=8, num_hit_tokens=6, num_evicted_blocks=3,
+                                   hit_rate=0.75)
+
+    stats = complete(EngineParts(kv_cache_manager=Manager)).kv_cache_manager(9, 4).stats
+    assert (stats.num_query_tokens, stats.num_hit_tokens, stats.num_evicted_blocks) == (8, 6, 3)
+    assert stats.hit_rate == stats.recent_hit_rate == 0.75
+
+
+def test_the_plans_of_a_simple_scheduler_are_given_a_field_for_drafts():
+    class Simple(Scheduler):
+        def schedule(self):
+            return SimpleNamespace(num_scheduled_tokens={"r": 1}, requests=["r"], copies=[(1, 2)], preempted=["p"],
+                                   finished=["f"])
+
+    plan = complete(EngineParts(scheduler=Simple)).scheduler(KVCacheManager(9, 4), 4, 16, None, 0.01).schedule()
+    assert plan == SchedulerOutput({"r": 1}, ["r"], [(1, 2)], ["p"], ["f"]) and plan.drafts == {}
+
+
+def test_a_scheduler_that_does_not_count_preemptions_has_none():
+    class Silent(without(Scheduler, "preempt")):
+        def __init__(self, *args):
+            super().__init__(*args)
+            del self.num_preemptions, self.max_num_chunk_tokens
+
+    scheduler = complete(EngineParts(scheduler=Silent)).scheduler(KVCacheManager(9, 4), 4, 16, None, 0.01)
+    assert scheduler.num_preemptions == 0 and scheduler.max_num_chunk_tokens is None
+
+
+def test_what_else_a_simple_part_need_not_have():
+    class Drafter:
+        def propose(self, request, max_tokens):
+            return (5, 6, 7)
+
+        def advance(self, request, token_ids):
+            pass
+
+        def forget(self, request):
+            pass
+
+    class Queue(without(PriorityQueueWithAging)):
+        def __init__(self, aging_rate):
+            super().__init__(aging_rate)
+            del self.clock
+
+    parts = complete(EngineParts(drafter=Drafter, grammar=without(RegexGrammar, "num_tokens_needed"),
+                                 request_queue=Queue))
+    drafter = parts.drafter()
+    assert drafter.propose_all(["a", "b"], [2, 0]) == [[5, 6], []] and drafter.cost_per_token == 0
+    assert parts.grammar.num_tokens_needed(None) is None and parts.request_queue(0.1).clock() > 0
 
 
 def test_a_runner_that_cannot_look_ahead_is_not_asked_to():
