@@ -71,7 +71,7 @@ def trial(tmp_path, forked, reference):
     ("3.3", "the-half-matching-block-counts-as-whole", "turns", "raised"),
     ("3.4", "copies-what-is-not-written", "shared", "differs"),
     ("4.2", "keeps-the-blocks", "preempts", "invariant"),
-    ("4.3", "peek-takes", "greedy", "raised"),
+    ("4.3", "a-ghost-is-served", "greedy", "raised"),
     ("5.1", "everybody-sees-the-whole-context", "greedy", "differs"),
     ("5.2", "times-the-temperature", "seeded", "differs"),
     ("5.3", "a-finished-request-keeps-its-blocks", "greedy", "invariant"),
