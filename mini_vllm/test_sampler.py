@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from mini_vllm.backend import mx
 from mini_vllm.conftest import examples
 from mini_vllm.logit_rules import BadWords, SamplerRow, adjust, make_key
-from mini_vllm.parts.adapters import SamplesByRules
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler, filter_scores, gumbel_noise
 
@@ -546,7 +545,7 @@ def test_a_key_at_its_end_goes_on(monkeypatch):
 
 
 def test_sample_is_built_on_any_draw():
-    class Unlikeliest(SamplesByRules):
+    class Unlikeliest(Sampler):
         def draw(self, logits, rows, num_ahead=0):
             return mx.argmin(logits, axis=-1)
 
