@@ -224,6 +224,7 @@ def test_a_chat_at_a_terminal_from_loading_to_quit(terminal, tmp_path):
     terminal.wait_for(r"What you type is kept in\s+" + re.escape(str(tmp_path / "cache" / "chat_history")))
     terminal.wait_for(PROMPT)
     terminal.send("first" + ENTER)
+    terminal.wait_for(r"\x1b\[\?2004h")  # a paste during an answer belongs to the next prompt
     terminal.wait_for(r"\x1b\[2mfirst token")
     terminal.wait_for(PROMPT)
     terminal.send("/quit" + ENTER)
