@@ -153,12 +153,12 @@ def test_a_backlog_that_has_grown_old_leaves_half_of_the_seats_to_better_ones():
     for low in first:
         simulation.abort(low.request_id)
     simulation.step()
-    highs = [request(f"high{i}", 4, 3, HIGH) for i in range(3)]
+    highs = [request(f"high{i}", 4, 3 + 3 * i, HIGH) for i in range(3)]
     arrive(simulation, *highs)
     steps = [simulation.step() for _ in range(4)]
     assert steps[0].preempted == ["old3", "old2"], "the older half keeps its seats"
     assert [set(step.num_scheduled_tokens) for step in steps] == [
-        {"old0", "old1", "high0", "high1"}] * 3 + [{"old0", "old1", "high2", "old2"}], "then old2 is next"
+        {"old0", "old1", "high0", "high1"}] * 3 + [{"old0", "old1", "high1", "high2"}], "old2 is passed over"
     simulation.run()
     check_outputs(simulation, *olds, *highs)
 
