@@ -218,6 +218,25 @@ def test_a_request_that_is_admitted_again_in_the_same_step_is_not_reported():
     assert low.num_preemptions == 1 and not step.preempted and set(step.num_scheduled_tokens) == {"high", "low0"}
 
 
+def test_blocks_that_a_lower_prompt_has_yet_to_take_are_room_once_it_has_gone():
+    simulation = make(num_blocks=10, budget=8)
+    simulation.add(request("low", 32, 2, LOW))  # 8 blocks; 2 after this step
+    simulation.step()
+    arrive(simulation, request("high", 32, 2, HIGH))
+    step = simulation.step()
+    assert step.preempted == ["low"] and step.num_scheduled_tokens == {"high": 8}
+
+
+def test_a_request_gives_way_only_in_a_step_that_has_tokens_for_the_better_one():
+    simulation = make(seqs=2, budget=16)
+    seat_all(simulation, 1)
+    arrive(simulation, request("long", 40, 2, HIGH))
+    assert simulation.step().num_scheduled_tokens == {"low0": 1, "long": 15}
+    arrive(simulation, request("short", 5, 2, HIGH))
+    assert simulation.step().num_scheduled_tokens == {"low0": 1, "long": 15}
+    assert simulation.step().num_scheduled_tokens == {"long": 10, "short": 5}
+
+
 def test_blocks_that_lower_ones_share_are_free_when_the_last_of_them_has_gone():
     simulation = make(num_blocks=7, seqs=8, budget=64)
     lows = [simulation.add(request(f"low{i}", list(range(9)), 3, LOW)) for i in range(2)]
