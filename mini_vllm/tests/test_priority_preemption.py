@@ -153,12 +153,12 @@ def test_a_backlog_that_has_grown_old_leaves_half_of_the_seats_to_better_ones():
     for low in first:
         simulation.abort(low.request_id)
     simulation.step()
-    highs = [request(f"high{i}", 4, 3, HIGH) for i in range(3)]
+    highs = [request(f"high{i}", 4, 3 + 3 * i, HIGH) for i in range(3)]
     arrive(simulation, *highs)
     steps = [simulation.step() for _ in range(4)]
     assert steps[0].preempted == ["old3", "old2"], "the older half keeps its seats"
     assert [set(step.num_scheduled_tokens) for step in steps] == [
-        {"old0", "old1", "high0", "high1"}] * 3 + [{"old0", "old1", "high2", "old2"}], "then old2 is next"
+        {"old0", "old1", "high0", "high1"}] * 3 + [{"old0", "old1", "high1", "high2"}], "old2 is passed over"
     simulation.run()
     check_outputs(simulation, *olds, *highs)
 
@@ -216,6 +216,25 @@ def test_a_request_that_is_admitted_again_in_the_same_step_is_not_reported():
     arrive(simulation, high)
     step = simulation.step()
     assert low.num_preemptions == 1 and not step.preempted and set(step.num_scheduled_tokens) == {"high", "low0"}
+
+
+def test_blocks_that_a_lower_prompt_has_yet_to_take_are_room_once_it_has_gone():
+    simulation = make(num_blocks=10, budget=8)
+    simulation.add(request("low", 32, 2, LOW))  # 8 blocks; 2 after this step
+    simulation.step()
+    arrive(simulation, request("high", 32, 2, HIGH))
+    step = simulation.step()
+    assert step.preempted == ["low"] and step.num_scheduled_tokens == {"high": 8}
+
+
+def test_a_request_gives_way_only_in_a_step_that_has_tokens_for_the_better_one():
+    simulation = make(seqs=2, budget=16)
+    seat_all(simulation, 1)
+    arrive(simulation, request("long", 40, 2, HIGH))
+    assert simulation.step().num_scheduled_tokens == {"low0": 1, "long": 15}
+    arrive(simulation, request("short", 5, 2, HIGH))
+    assert simulation.step().num_scheduled_tokens == {"low0": 1, "long": 15}
+    assert simulation.step().num_scheduled_tokens == {"long": 10, "short": 5}
 
 
 def test_blocks_that_lower_ones_share_are_free_when_the_last_of_them_has_gone():
