@@ -212,6 +212,12 @@ def test_a_tensor_that_does_not_fit_is_named(folder, tensors, complaint):
         load(folder)
 
 
+def test_rotary_frequencies_of_old_checkpoints_are_left_out(folder):
+    change_weights(folder, lambda weights: weights.update({
+        "model.layers.0.self_attn.rotary_emb.inv_freq": mx.ones(4)}))
+    assert load(folder).config.num_layers == 3
+
+
 def test_tied_weights_that_differ_are_refused(folder):
     change_fields(folder, tie_word_embeddings=True)
     with pytest.raises(LoadError, match="lm_head.weight differs from model.embed_tokens.weight, but tie_word_emb"):
