@@ -22,8 +22,8 @@ from typing import TypeVar, cast
 from mini_vllm.checks import an_instance, flag, refusal, whole_number
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts
-from mini_vllm.engine_room.input_processor import InputProcessor
 from mini_vllm.engine_thread import Answer, EngineStoppedError, EngineThread, OutputStream, since
+from mini_vllm.input_processor import InputProcessor
 from mini_vllm.logit_rules import BadWords
 from mini_vllm.metrics import EngineMetrics
 from mini_vllm.models.prompts import Prompt, PromptTokens

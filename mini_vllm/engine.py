@@ -4,11 +4,9 @@
                       ▲                                                │
                       └────────────── one more token ──────────────────┘
 
-Other modules hold the rest: ``lookahead`` (starts the next step early), ``recovery`` (handles a failed step),
-``sequences`` (the text of each output), ``metrics`` (counters, and stalls). ``engine_room`` contains the frame that
-holds the pieces, the checks of new requests, the executor of a plan, and the size of the pool. This module is longer
-than most: to follow a request, a reader needs plan, compute and deliver, and how requests are added and ended, on one
-page.
+Other modules hold the rest: ``engine_frame`` (puts the parts together), ``input_processor`` (checks new requests),
+``executor`` (computes a plan), ``sequences`` (the text of each output), ``lookahead`` (starts the next step early),
+``recovery`` (handles a failed step), ``metrics`` (counters, and stalls).
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from mini_vllm.engine_config import EngineConfig, EngineParts
-from mini_vllm.engine_room.frame import EngineFrame, describe
+from mini_vllm.engine_frame import EngineFrame, describe
 from mini_vllm.executor import Executor, StepResult
 from mini_vllm.lookahead import LookAhead
 from mini_vllm.metrics import IdleSteps, StalledError

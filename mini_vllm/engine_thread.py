@@ -30,7 +30,7 @@ from dataclasses import replace
 
 from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine
-from mini_vllm.engine_room.input_processor import InputProcessor
+from mini_vllm.input_processor import InputProcessor
 from mini_vllm.models.prompts import PromptTokens
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
 

@@ -13,7 +13,7 @@
     guess_record          GuessRecordPart                     speculation.drafts.GuessRecord
     verifier              VerifierPart                        speculation.drafts.Verifier
     grammar               structured.compiler.Grammar         structured.grammar.RegexGrammar
-    engine                engine_room.frame.EngineFrame       engine.LLMEngine
+    engine                engine_frame.EngineFrame            engine.LLMEngine
 
 ``__init__`` shows the arguments that the engine passes, in this order. A part may have more methods, and more arguments
 with defaults. The reference's docstrings say what each method does. ``EngineParts``, in ``engine_config.py``, holds the

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from mini_vllm.attention import PagedKVCache, slot_mapping, token_positions
-from mini_vllm.engine_room.frame import discard_blocks
+from mini_vllm.engine_frame import discard_blocks
 from mini_vllm.executor import StepResult
 from mini_vllm.lookahead import LookAhead
 from mini_vllm.parts import KVCacheManagerPart, SchedulerPart

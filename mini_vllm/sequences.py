@@ -30,6 +30,8 @@ from mini_vllm.structured.compiler import Cursor
 
 #: The finish reasons of an output that ended normally.
 STATUS_OF = {"stop": RequestStatus.FINISHED_STOPPED, "length": RequestStatus.FINISHED_LENGTH}
+#: Of a prompt given as token ids, only this many are decoded to name it: its first words are enough.
+NUM_NAMING_TOKENS = 32
 
 
 class StopChecker:
@@ -301,3 +303,20 @@ class LiveRequests:
     def find(self, sequence_id: str) -> SequenceState | None:
         """Return the sequence with this id; None if there is none."""
         return self._sequences.get(sequence_id, (None, None))[1]
+
+
+class PromptTexts:
+    """The text of a request's prompt; for a prompt given as token ids, the text of the first ones.
+
+    It knows the live requests and the tokenizer, but no engine: a reference would keep the engine alive.
+    """
+
+    def __init__(self, live: LiveRequests, tokenizer: Tokenizer) -> None:
+        self._live, self._tokenizer = live, tokenizer
+
+    def __call__(self, request: Request) -> str:
+        try:
+            text = self._live.group_of(request.request_id).prompt
+        except KeyError:  # the request was not added by this engine
+            text = None
+        return self._tokenizer.decode(request.prompt_token_ids[:NUM_NAMING_TOKENS]) if text is None else text

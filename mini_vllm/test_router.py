@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mini_vllm.conftest import examples
-from mini_vllm.router import CacheAwareRouter
-from mini_vllm.routing.base import NoReplicaError
-from mini_vllm.routing.simple import FirstBlockRouter, RoundRobinRouter
+from mini_vllm.router import CacheAwareRouter, FirstBlockRouter, NoReplicaError, RoundRobinRouter
 
 ROUTERS = [CacheAwareRouter, RoundRobinRouter, FirstBlockRouter]
 NAMES = st.sampled_from(["a", "b", "c"])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mini_vllm import parts
-from mini_vllm.engine_room.frame import EngineFrame
+from mini_vllm.engine_frame import EngineFrame
 from mini_vllm.prefix_tree import PrefixIndex
 from mini_vllm.structured.compiler import Grammar
 

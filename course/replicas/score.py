@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from course.lab.contest import Contest
 from course.replicas.arena import COST, MAX_NUM_BATCHED_TOKENS, Arrival, BadRouter, Result, Trace, answer, serve
 from course.replicas.traces import KINDS, make_trace
-from mini_vllm.router import CacheAwareRouter
-from mini_vllm.routing.simple import RoundRobinRouter
+from mini_vllm.router import CacheAwareRouter, RoundRobinRouter
 
 
 def round_robin(replicas: Iterable[str] = (), *, max_blocks: int) -> RoundRobinRouter:

@@ -6,8 +6,7 @@ from course.lab.lab import discover, find_lab
 from course.replicas.arena import BLOCK_SIZE, Arrival, BadRouter, Outage, Trace, answer, play, serve
 from course.replicas.score import CONTEST, bound_s, round_robin, score, table, total
 from course.replicas.traces import KINDS, fixed_traces, make_trace
-from mini_vllm.router import CacheAwareRouter
-from mini_vllm.routing.simple import FirstBlockRouter, RoundRobinRouter
+from mini_vllm.router import CacheAwareRouter, FirstBlockRouter, RoundRobinRouter
 
 
 def prompt(first, num_tokens=64):

@@ -43,7 +43,7 @@ from mini_vllm.benchmark.results import (
 from mini_vllm.benchmark.workloads import GREEDY, WORKLOADS, Drawing, Workload, make_workload
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
-from mini_vllm.engine_room.frame import load_for
+from mini_vllm.engine_frame import load_for
 from mini_vllm.llm import progress_bar
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.random_model import load_random

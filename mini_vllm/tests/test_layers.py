@@ -11,12 +11,12 @@ PACKAGE = Path(__file__).parents[1]
 
 #: The units of the package, bottom up. A unit is a module directly in the package, or a folder.
 LAYERS = (
-    "checks", "arguments", "extras", "terminal", "backend", "structured", "request", "request_queue",
-    "block_pool", "prefix_tree", "kv_cache", "scheduler", "attention", "fast",
-    "models", "logit_rules", "sampler", "model_runner", "parts", "metrics", "native", "gpu", "speculation", "sequences",
-    "trace", "pictures", "engine_config", "lookahead", "executor", "engine_room", "recovery", "engine", "simulation",
-    "beam_search", "llm", "engine_thread", "async_engine", "routing", "router", "server", "benchmark", "demo",
-    "cli", "__main__", "__init__", "tests",
+    "checks", "arguments", "extras", "terminal", "backend", "structured", "request", "request_queue", "block_pool",
+    "prefix_tree", "kv_cache", "scheduler", "attention", "fast", "models", "logit_rules", "sampler", "model_runner",
+    "parts", "metrics", "native", "gpu", "speculation", "sequences", "trace", "pictures", "engine_config",
+    "lookahead", "executor", "input_processor", "engine_frame", "recovery", "engine", "simulation", "beam_search",
+    "llm", "engine_thread", "async_engine", "router", "server", "benchmark", "demo", "cli", "__main__", "__init__",
+    "tests",
 )
 #: What ``mini_vllm/__init__.py`` defines itself. Its other names come from all over the package, so it counts as the
 #: top layer; this name may be imported everywhere.

@@ -31,8 +31,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import load
-from mini_vllm.routing.base import Router
-from mini_vllm.routing.simple import FirstBlockRouter, RoundRobinRouter
+from mini_vllm.router import FirstBlockRouter, RoundRobinRouter, Router
 from mini_vllm.server.replicas.exchange import Address, Connections, ReplicaError
 from mini_vllm.server.replicas.fleet import Fleet
 from mini_vllm.server.replicas.front import make_front

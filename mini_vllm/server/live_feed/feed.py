@@ -26,7 +26,7 @@ from mini_vllm.structured.compiler import Cursor
 from mini_vllm.trace.recorder import NONE, NoTrace
 
 if TYPE_CHECKING:
-    from mini_vllm.engine_room.frame import EngineFrame
+    from mini_vllm.engine_frame import EngineFrame
 
 
 class LiveFeed(NoTrace):

@@ -12,9 +12,8 @@ from typing import Any
 
 from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.engine import LLMEngine, engine_of
-from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
-from mini_vllm.engine_room.frame import load_for
-from mini_vllm.engine_room.sizes import kv_cache_bytes
+from mini_vllm.engine_config import EngineConfig, EngineParts, kv_cache_bytes, parse_memory
+from mini_vllm.engine_frame import load_for
 from mini_vllm.models.catalogue import find_model
 from mini_vllm.models.prompts import PromptReader
 from mini_vllm.models.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mini_vllm.backend import mx
-from mini_vllm.engine_room.frame import load_for
+from mini_vllm.engine_frame import load_for
 from mini_vllm.engine_thread import EngineStoppedError
 from mini_vllm.request import SamplingParams
 from mini_vllm.server.app import make_app

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mini_vllm.routing.base import Block
+from mini_vllm.router import Block
 from mini_vllm.server.replicas.prompt_blocks import owner_of, piece_of, shown
 
 Prompt = tuple[Block, ...]

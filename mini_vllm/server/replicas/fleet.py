@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from mini_vllm.routing.base import Block, Router
+from mini_vllm.router import Block, Router
 from mini_vllm.server.errors import ApiError, retry_later
 from mini_vllm.server.replicas.exchange import Address, Connections, ReplicaError
 from mini_vllm.server.replicas.front_router import FrontRouter

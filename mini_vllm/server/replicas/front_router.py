@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from mini_vllm.router import CacheAwareRouter, PrefixMap
-from mini_vllm.routing.base import Block
+from mini_vllm.router import Block, CacheAwareRouter, PrefixMap
 from mini_vllm.server.replicas.prompt_blocks import owner_of
 
 #: The first blocks of a prompt that is not answered yet, with which new prompts are compared.

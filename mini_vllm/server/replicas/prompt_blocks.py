@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from mini_vllm.routing.base import Block
+from mini_vllm.router import Block
 
 #: A block of text is about as long as a block of tokens.
 BLOCK_CHARS, BLOCK_TOKENS = 64, 16

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from mini_vllm.routing.base import Block
+from mini_vllm.router import Block
 from mini_vllm.server.api.answers import DONE, event
 from mini_vllm.server.errors import ApiError, retry_later
 from mini_vllm.server.replicas.exchange import Answer, Headers, ReplicaError

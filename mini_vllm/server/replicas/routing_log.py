@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mini_vllm.routing.base import Block
+from mini_vllm.router import Block
 from mini_vllm.server.replicas.router_numbers import RouterError, failure, numbers_of
 
 #: The number of decisions, of different prompts, and of blocks of a prompt that are kept.

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.models.catalogue import find_model
-from mini_vllm.routing.base import Router
+from mini_vllm.router import Router
 from mini_vllm.server.replicas.exchange import Address
 from mini_vllm.server.replicas.fleet import Fleet
 from mini_vllm.server.replicas.front import make_front

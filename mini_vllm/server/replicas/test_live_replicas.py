@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mini_vllm.routing.simple import RoundRobinRouter
+from mini_vllm.router import RoundRobinRouter
 from mini_vllm.server.conftest import Client
 from mini_vllm.server.replicas.belief_tree import belief_rows
 from mini_vllm.server.replicas.exchange import Address

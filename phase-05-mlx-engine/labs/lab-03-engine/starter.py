@@ -17,7 +17,7 @@ A user's request is a ``SequenceGroup``: one prompt, ``n`` outputs. Each output 
 from __future__ import annotations
 
 from mini_vllm.backend import mx
-from mini_vllm.engine_room.frame import EngineFrame, describe
+from mini_vllm.engine_frame import EngineFrame, describe
 from mini_vllm.executor import StepResult, newly_scored_positions, take_prompt_logprobs
 from mini_vllm.metrics import IdleSteps, StalledError
 from mini_vllm.model_runner import RequestStep

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from playwright.sync_api import CDPSession
 
-from mini_vllm.engine_room.frame import EngineFrame
+from mini_vllm.engine_frame import EngineFrame
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request, RequestStatus, SamplingParams

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import expect
 
-from mini_vllm.routing.simple import RoundRobinRouter
+from mini_vllm.router import RoundRobinRouter
 from mini_vllm.server.conftest import KEYS, running, settings_for
 from mini_vllm.server.live.browser.chromium import open_files
 from mini_vllm.server.live.browser.test_page import SIZES, TALE, fill, pane, visit  # noqa: F401

@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.checks import an_instance
-from mini_vllm.engine_config import NGRAM, EngineConfig, EngineParts
-from mini_vllm.engine_room.input_processor import InputProcessor
-from mini_vllm.engine_room.prompt_texts import PromptTexts
-from mini_vllm.engine_room.sizes import EngineSizes
+from mini_vllm.engine_config import NGRAM, EngineConfig, EngineParts, EngineSizes
 from mini_vllm.gpu.select_runner import runner_class, uses_native
+from mini_vllm.input_processor import InputProcessor
 from mini_vllm.metrics import EngineMetrics, IdleSteps, StepCounts
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.loader import LoadedModel, load
@@ -33,7 +31,7 @@ from mini_vllm.parts import DrafterPart, KVCacheManagerPart, ModelRunnerPart, Sa
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
 from mini_vllm.sampler import Sampler
 from mini_vllm.scheduler import SchedulerOutput
-from mini_vllm.sequences import LiveRequests, SequenceGroup
+from mini_vllm.sequences import LiveRequests, PromptTexts, SequenceGroup
 from mini_vllm.trace.recorder import NoTrace, StepTrace
 
 

@@ -1,1 +1,0 @@
-"""Helpers of ``router.py``: the count of requests in flight, and simple routers to compare with."""
