@@ -57,11 +57,9 @@ thorough: $(INSTALLED)
 
 # Run the tests of everything that creates engines with drafts switched on in every engine; see the plugin. Tests that
 # cannot pass with drafts are left out and listed at the end. It takes minutes; `make test-drafts
-# DRAFT_SUITES=mini_vllm/test_engine.py` runs one file.
-DRAFT_SUITES = mini_vllm/test_engine.py mini_vllm/test_async_engine.py mini_vllm/test_model_runner.py \
-	mini_vllm/test_beam_search.py mini_vllm/tests mini_vllm/gpu \
-	mini_vllm/models mini_vllm/structured mini_vllm/cli mini_vllm/demo mini_vllm/trace mini_vllm/benchmark \
-	mini_vllm/server
+# DRAFT_SUITES=mini_vllm/tests/test_engine.py` runs one file.
+DRAFT_SUITES = mini_vllm/tests mini_vllm/gpu mini_vllm/models mini_vllm/structured mini_vllm/cli mini_vllm/demo \
+	mini_vllm/trace mini_vllm/benchmark mini_vllm/server
 test-drafts: $(INSTALLED)
 	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval -p mini_vllm.tests.drafts_by_default $(DRAFT_SUITES)
 
@@ -108,7 +106,7 @@ browser: $(INSTALLED)
 # Run the tests that see the device on a pretended Metal and a pretended CUDA device; see the plugin. It takes minutes.
 DEVICES = metal cuda
 DEVICE_SUITES = mini_vllm/fast mini_vllm/gpu mini_vllm/benchmark/gpu mini_vllm/benchmark/test_speculation.py \
-	mini_vllm/test_backend.py mini_vllm/test_attention.py mini_vllm/test_engine.py mini_vllm/models/test_network.py \
+	mini_vllm/tests/test_backend.py mini_vllm/tests/test_attention.py mini_vllm/tests/test_engine.py mini_vllm/models/test_network.py \
 	mini_vllm/models/test_checkpoints.py mini_vllm/models/test_tiny_tales.py mini_vllm/cli/test_advice.py \
 	mini_vllm/cli/test_chat.py mini_vllm/cli/test_cli.py mini_vllm/tests/test_parameters.py
 pretend: $(INSTALLED)
@@ -126,9 +124,8 @@ report: $(INSTALLED)
 # On a GPU: compare the kernels with the simple attention and our tokens with mlx-lm's, and run the engine's suites.
 # Products of float32 are computed in float32: by default an NVIDIA GPU computes them with three digits. The kernels are
 # switched on, also on Metal.
-GPU_SUITES = $(wildcard mini_vllm/gpu/test_*.py) mini_vllm/gpu/kernels mini_vllm/fast mini_vllm/test_engine.py mini_vllm/test_model_runner.py \
-	mini_vllm/test_attention.py mini_vllm/test_async_engine.py mini_vllm/test_sampler.py mini_vllm/test_beam_search.py \
-	mini_vllm/tests/test_sharing.py mini_vllm/tests/test_preemption.py mini_vllm/models/test_network.py
+GPU_SUITES = $(wildcard mini_vllm/gpu/test_*.py) mini_vllm/gpu/kernels mini_vllm/fast mini_vllm/models/test_network.py \
+	$(foreach name,engine model_runner attention async_engine sampler beam_search sharing preemption,mini_vllm/tests/test_$(name).py)
 test-gpu: $(INSTALLED)
 	MLX_ENABLE_TF32=0 MINI_VLLM_KERNELS=1 $(RUN) -m pytest -q -n $(WORKERS) -p no:nbval $(GPU_SUITES)
 

@@ -7,7 +7,7 @@ from mini_vllm.attention import PagedKVCache, paged_attention
 from mini_vllm.backend import mx
 from mini_vllm.fast import attention as fast_attention
 from mini_vllm.fast.attention import FastAttention
-from mini_vllm.test_attention import write
+from mini_vllm.tests.test_attention import write
 
 MIXES = {
     "short": [[1], [2, 3], [4, 5, 6], [7, 8]],

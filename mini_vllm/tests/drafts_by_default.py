@@ -1,6 +1,6 @@
 """A pytest plugin with which every engine drafts, unless its settings say otherwise. ``make test-drafts`` loads it.
 
-    pytest -p mini_vllm.tests.drafts_by_default mini_vllm/test_engine.py
+    pytest -p mini_vllm.tests.drafts_by_default mini_vllm/tests/test_engine.py
 
 Drafts change no output, so the tests of the engine must also pass with drafts. Drafted tokens cost nothing here, so
 every guess is computed. A test that cannot pass with drafts, for example because it counts steps, is marked

@@ -87,6 +87,6 @@ def test_every_suite_that_creates_engines_is_run_with_drafts_except_those_of_dra
     missing = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "mini_vllm").rglob("test_*.py"))
                if engines.search(path.read_text()) and not any(path.is_relative_to(ROOT / suite) for suite in suites)]
     assert missing == ["mini_vllm/speculation/test_model_drafter.py", "mini_vllm/speculation/test_speculation.py",
-                       "mini_vllm/test_backend.py"], "the engine of the last one is in another process"
+                       "mini_vllm/tests/test_backend.py"], "the engine of the last one is in another process"
     called = set((ROOT / ".ci/run").read_text().replace("\\\n", " ").split('DRAFT_SUITES="')[1].split('"')[0].split())
     assert called and all(any((ROOT / each).is_relative_to(ROOT / suite) for suite in suites) for each in called)

@@ -9,7 +9,7 @@ from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import load
 from mini_vllm.request import Priority, SamplingParams
-from mini_vllm.test_engine import run
+from mini_vllm.tests.test_engine import run
 from mini_vllm.trace.recorder import StepTrace
 
 

@@ -11,7 +11,7 @@ from mini_vllm.llm import LLM
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
-from mini_vllm.test_engine import make_engine, random_prompts, run
+from mini_vllm.tests.test_engine import make_engine, random_prompts, run
 
 GREEDY = SamplingParams(max_tokens=10, temperature=0, ignore_eos=True)
 

@@ -15,7 +15,7 @@ from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import make_random
 from mini_vllm.request import SamplingParams
-from mini_vllm.test_engine import make_engine, make_llm, run
+from mini_vllm.tests.test_engine import make_engine, make_llm, run
 
 VOCAB_SIZE, MAX_TOKENS, PROMPT = 5, 5, [3, 1, 4, 2]
 MOST = max_num_batched_tokens()
