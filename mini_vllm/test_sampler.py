@@ -312,6 +312,8 @@ def test_a_bias_of_100_or_more_makes_a_token_certain(bias):
     assert sample(logits, *(make_row(seed, logit_bias={1: bias}) for seed in range(9))) == [1] * 9
     assert sample(logits, make_row(temperature=0.0, logit_bias={1: bias})) == [1]
     assert sample(logits, make_row(logit_bias={1: bias}, repetition_penalty=0.5, prompt=[1])) == [1]
+    banned = make_row(logit_bias={1: bias}, repetition_penalty=0.5, prompt=[1], min_tokens=1, eos=(1,), temperature=0.0)
+    assert sample(logits, banned) == [2], "unless it is forbidden"
 
 
 def test_a_bias_of_infinity_does_not_allow_what_the_model_forbids():
