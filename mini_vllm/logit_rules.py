@@ -153,9 +153,8 @@ def adjust(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
     adjusted = _add(logits, [row.bias for row in rows])
     adjusted = _penalise_repetition(adjusted, rows)
     adjusted = _add(adjusted, [_penalties_and_bans(row) for row in rows])
-    adjusted = keep_allowed(adjusted, [None if row.params.allowed_token_ids is None
-                                       else _mask_of(row.allowed_ids, logits.shape[1]) for row in rows])
-    return adjusted if adjusted is logits else mx.minimum(adjusted, LARGEST)
+    return keep_allowed(adjusted, [None if row.params.allowed_token_ids is None
+                                   else _mask_of(row.allowed_ids, logits.shape[1]) for row in rows])
 
 
 def leaves_a_token(row: SamplerRow, vocab_size: int) -> bool:
