@@ -201,6 +201,15 @@ def test_a_stale_hit_is_refused():
     assert full_snapshot(manager) == before
 
 
+def test_a_hit_that_follows_other_tokens_is_refused():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    admit(manager, Request("a", prompt(4, 100) + prompt(4, 4)))
+    admit(manager, Request("b", prompt(4)))
+    hits = [manager.block_pool.blocks[3], manager.block_pool.blocks[2]]
+    with pytest.raises(RuntimeError, match="block 2 does not hold its tokens 4 to 7"):
+        manager.allocate_slots(Request("c", prompt(9)), 1, hits)
+
+
 def test_hits_come_with_the_first_call_only():
     manager = KVCacheManager(num_blocks=10, block_size=4)
     a, b = Request("a", prompt(9)), Request("b", prompt(9))
@@ -253,9 +262,15 @@ def test_statistics_count_tokens_asked_found_and_blocks_evicted():
         admit(manager, request)
         manager.free(request)
     assert (manager.stats.num_queries, manager.stats.num_query_tokens, manager.stats.num_hit_tokens) == (2, 20, 8)
-    assert manager.stats.hit_rate == 0.4 and manager.stats.num_evicted_blocks == 0
-    admit(manager, Request("c", prompt(16, 100)))
-    assert manager.stats.num_evicted_blocks == 2
+    before = manager.stats
+    assert before.hit_rate == before.recent_hit_rate == 0.4 and before.num_evicted_blocks == 0
+    last = Request("c", prompt(16, 100))
+    admit(manager, last)
+    assert manager.stats.num_evicted_blocks == 2 and manager.stats.recent_hit_rate == 8 / 36
+    assert before.recent_hit_rate == 0.4
+    manager.free(last)
+    manager.reset_prefix_cache()
+    assert manager.stats.num_evicted_blocks == manager.stats.recent_hit_rate == 0
 
 
 def test_a_request_that_waits_is_counted_once():

@@ -97,6 +97,14 @@ def test_the_age_of_a_running_request_counts_and_includes_the_time_that_it_has_r
     assert bool(simulation.step().preempted) is bool(low.num_preemptions) is gives_way
 
 
+def test_of_two_seats_one_is_for_age():
+    simulation = make(seqs=2)
+    seat_all(simulation, 2)
+    simulation.clock.now_s = 21.0
+    arrive(simulation, request("high", 5, 3, HIGH), request("next", 5, 3, HIGH))
+    assert [simulation.step().preempted for _ in range(2)] == [["low1"], []]
+
+
 def test_a_request_that_gave_way_keeps_its_age():
     simulation = make(seqs=1)
     (low,) = seat_all(simulation, 1)
