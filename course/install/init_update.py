@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,18 @@ from course.pytest_run.run_lab import has_pytest
 
 #: The name of a new starter next to an edited one.
 BESIDE = "starter.new.py"
+#: Modules that labs import → where their names are now. Edited starters are changed accordingly.
+MOVED = {
+    "mini_vllm.caching.block_index": "mini_vllm.prefix_tree",
+    "mini_vllm.caching.slot_checks": "mini_vllm.kv_cache",
+    "mini_vllm.engine_room.executor": "mini_vllm.executor",
+    "mini_vllm.engine_room.frame": "mini_vllm.engine_frame",
+    "mini_vllm.engine_room.idle": "mini_vllm.metrics",
+    "mini_vllm.engine_room.prompt_logprobs": "mini_vllm.executor",
+    "mini_vllm.sampling.row": "mini_vllm.logit_rules",
+    "mini_vllm.structured.utf8": "mini_vllm.structured.automaton",
+}
+_IMPORT = re.compile(rf"^(\s*(?:from|import) )({'|'.join(map(re.escape, MOVED))})\b", re.M)
 
 
 def lay_down(folder: Path) -> int:
@@ -65,6 +78,8 @@ class _Changes:
     brought: list[str] = field(default_factory=list)
     #: Edited starters that stayed, and the changes in the signatures of the new ones.
     stayed: dict[str, list[str]] = field(default_factory=dict)
+    #: Edited starters whose imports were changed: how many, with the old content kept as a backup.
+    moved: dict[str, int] = field(default_factory=dict)
     #: Other files that had been edited: replaced, with the old content kept as a backup.
     saved: list[str] = field(default_factory=list)
 
@@ -73,8 +88,8 @@ def update(root: Path) -> int:
     """Update the course at ``root`` to the installed version's files.
 
     An edited starter stays. If the shipped starter has changed, the new one is put next to it, and the changes in its
-    signatures are printed. Any other edited file is kept among the backups. Raise LabError for a folder that ``course
-    init`` did not make.
+    signatures are printed. Imports of modules that have moved are changed, and the file as it was is kept among the
+    backups. Any other edited file is kept there too. Raise LabError for a folder that ``course init`` did not make.
     """
     before = _read_marker(root)
     files = course_files()
@@ -85,6 +100,7 @@ def update(root: Path) -> int:
     bare = {lab.relative(lab.starter): lab for lab in labs if _holds(is_bare, lab)}
     for name, lab in edited.items():  # first: the solution, from which the old starter is made, is replaced below
         _put_beside(lab, files.get(name, b""), changes)
+        _move_imports(lab, backups / name, changes)
     for name, content in files.items():
         path = root / name
         old = path.read_bytes() if path.is_file() else None
@@ -125,6 +141,17 @@ def _put_beside(lab: Lab, new: bytes, changes: _Changes) -> None:
     changes.stayed[lab.relative(lab.starter)] = _changed_signatures(old, new.decode())
 
 
+def _move_imports(lab: Lab, backup: Path, changes: _Changes) -> None:
+    """Let the student's file import from where the names are now."""
+    old = lab.starter.read_bytes()
+    text = old.decode("utf-8", errors="surrogateescape")
+    new, num_moved = _IMPORT.subn(lambda found: found[1] + MOVED[found[2]], text)
+    if num_moved:
+        write_whole(backup, old)
+        write_whole(lab.starter, new.encode("utf-8", errors="surrogateescape"))
+        changes.moved[lab.relative(lab.starter)] = num_moved
+
+
 def _changed_signatures(old: str, new: str) -> list[str]:
     try:
         before = {name: signature for name, (signature, _) in declarations(old).items()}
@@ -138,14 +165,17 @@ def _changed_signatures(old: str, new: str) -> list[str]:
 
 
 def _report(version_before: str, changes: _Changes, backups: Path) -> None:
-    if not changes.brought and not changes.stayed:
+    if not changes.brought and not changes.stayed and not changes.moved:
         print(f"The course is up to date: version {mini_vllm.__version__}.")
         return
     now = mini_vllm.__version__
     versions = now if version_before == now else f"{version_before} → {now}"
     print(f"Version {versions}: {len(changes.brought)} files updated.")
+    for name, num_moved in changes.moved.items():
+        print(f"  {name}: modules of the engine have moved, so {num_moved} of your imports "
+              f"{'was' if num_moved == 1 else 'were'} changed; your file as it was is in {backups}")
     for name, signatures in changes.stayed.items():
-        print(f"  {name}: your file is unchanged; the new version is next to it, as {BESIDE}")
+        print(f"  {name}: your code is unchanged; the new version is next to it, as {BESIDE}")
         print("".join(f"    {line}\n" for line in signatures), end="")
     if changes.saved:
         print(f"  You had changed {', '.join(changes.saved)}; your versions are kept in {backups}")

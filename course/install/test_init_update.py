@@ -1,7 +1,10 @@
 """``course init`` and ``course update``: a course without git, whose owner never loses any work."""
 
+import importlib.util
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,11 +12,12 @@ import course.install.course_files
 from course.authoring.check_lab import broken_links
 from course.cli import main
 from course.install.course_files import course_files
-from course.install.init_update import BESIDE, lay_down, update
+from course.install.init_update import BESIDE, MOVED, lay_down, update
 from course.lab.bare_starter import bare_starter, is_bare
 from course.lab.lab import MARKER, LabError, discover, find_root
 from course.pytest_run.test_run_lab import write_starter
 
+ROOT = Path(__file__).parents[2]
 NEW_SIGNATURE = ("def add(a: int, b: int = 1) -> int:", "def add(a: int, b: int = 1, c: int = 0) -> int:")
 
 
@@ -90,11 +94,35 @@ def test_update_brings_tests_and_texts_and_keeps_edited_starters(package, mine, 
     assert NEW_SIGNATURE[1] in one.starter.with_name(BESIDE).read_text()
     assert NEW_SIGNATURE[1] in two.starter.read_text() and not two.starter.with_name(BESIDE).exists()
     assert one.tests.read_text().endswith("# more\n") and two.tests.read_text().endswith("# more\n")
-    assert "5 files updated" in said and "lab-01-adder/starter.py: your file is unchanged" in said
+    assert "5 files updated" in said and "lab-01-adder/starter.py: your code is unchanged" in said
     assert "    add(a: int, b: int=1) is add(a: int, b: int=1, c: int=0) now\n" in said
     update(mine)
     assert capsys.readouterr().out.startswith("The course is up to date")
     assert one.starter.read_text() == work
+
+
+def test_update_changes_imports_of_modules_that_have_moved_and_keeps_the_file_as_it_was(mine, capsys):
+    lab = labs_of(mine)["1.1"]
+    write_starter(lab)
+    moved = "".join(f"    from {old} import name\n    import {old} as it\n" for old in MOVED)
+    work = lab.starter.read_text() + f"\n\ndef mine():\n{moved}    # from mini_vllm.sampling.rows import x\n"
+    lab.starter.write_text(work)
+    assert update(mine) == 0
+    said, now = capsys.readouterr().out, lab.starter.read_text()
+    assert f"so {2 * len(MOVED)} of your imports were changed; your file as it was is in .course/backups" in said
+    assert all(f"from {new} import name\n    import {new} as it\n" in now for new in MOVED.values())
+    assert not any(f" {old} " in now for old in MOVED) and "mini_vllm.sampling.rows" in now
+    (kept,) = (mine / ".course" / "backups").rglob("starter.py")
+    assert kept.read_text() == work
+    update(mine)
+    assert capsys.readouterr().out.startswith("The course is up to date")
+
+
+def test_a_module_that_has_moved_is_where_it_is_said_to_be():
+    for lab in discover(ROOT):
+        for name in re.findall(r"^from (mini_vllm[\w.]*) import", lab.starter.read_text(), re.M):
+            assert name not in MOVED
+    assert all(importlib.util.find_spec(new) for new in MOVED.values())
 
 
 def test_update_names_what_is_new_and_what_is_gone(package, mine, capsys):
