@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from mini_vllm.sampling.row import SamplerRow
 
 from course.own_engine.function_adapters import NumpyAttention, sampler_that_asks
 from mini_vllm.backend import mx
+from mini_vllm.logit_rules import SamplerRow
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
 

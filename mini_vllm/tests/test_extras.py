@@ -55,7 +55,7 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.cli import main
 LLM("tiny-tales", num_blocks=8).generate("A fox", SamplingParams(max_tokens=1), use_progress=True)
 assert main(["generate", "A fox", "--max-tokens", "2", "--kv-memory", "8MB"]) == 0
-for command in (["demo"], ["demo", "blocks"], ["pull", "smollm2"]):
+for command in (["demo"], ["demo", "blocks"]):
     assert main(command) == 2
 import course.cli
 """)
@@ -63,4 +63,4 @@ import course.cli
     assert run.returncode == 1 and said[0] == "1 of 1 outputs, 1 tokens" and said[1].startswith("first token ")
     line = install_line("cli")
     assert said[2:] == [f"mini-vllm: the demo needs rich, prompt_toolkit: {line}"] * 2 + [
-        f"mini-vllm: pull needs rich, prompt_toolkit: {line}", f"course: rich is missing: {install_line('course')}"]
+        f"course: rich is missing: {install_line('course')}"]
