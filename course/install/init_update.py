@@ -36,7 +36,6 @@ MOVED = {
     "mini_vllm.engine_room.idle": "mini_vllm.metrics",
     "mini_vllm.engine_room.prompt_logprobs": "mini_vllm.executor",
     "mini_vllm.sampling.row": "mini_vllm.logit_rules",
-    "mini_vllm.structured.utf8": "mini_vllm.structured.automaton",
 }
 _IMPORT = re.compile(rf"^(\s*(?:from|import) )({'|'.join(map(re.escape, MOVED))})\b", re.M)
 

@@ -37,8 +37,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.backend import mx
-from mini_vllm.structured.automaton import utf8_sequences
 from mini_vllm.structured.regex_tree import Characters, Either, InOrder, Node, Repeat
+from mini_vllm.structured.utf8 import utf8_sequences
 from mini_vllm.structured.vocabulary import Vocabulary
 
 #: There is no next state: the text cannot match any more.
