@@ -5,8 +5,8 @@
                       └────────────── one more token ──────────────────┘
 
 Other modules hold the rest: ``engine_frame`` (puts the parts together), ``input_processor`` (checks new requests),
-``executor`` (computes a plan), ``sequences`` (the text of each output), ``lookahead`` (starts the next step early),
-``recovery`` (handles a failed step), ``metrics`` (counters, and stalls).
+``executor`` (computes a plan), ``speculation`` (guesses tokens), ``sequences`` (the text of each output), ``lookahead``
+(starts the next step early), ``recovery`` (handles a failed step), ``metrics`` (counters, and stalls).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LLMEngine(EngineFrame):
     def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None,
                  loaded: LoadedModel | None = None, trace: StepTrace | NoTrace | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
-        """Build the engine. ``EngineFrame`` assembles the pieces; this adds look-ahead and recovery."""
+        """Build the engine. ``EngineFrame`` assembles the pieces; this adds what is between plan and text."""
         super().__init__(config, parts, loaded, trace, clock)
         self._make_helpers()
         #: The last outputs that were made, for the case that ``step`` fails before it returns them.
@@ -144,7 +144,7 @@ class LLMEngine(EngineFrame):
         if plan.requests:
             self.num_steps += 1
             return self.recovery.compute(plan, self.executor.compute)
-        # The request behind these copies was preempted or has ended, but their destinations may be in the index.
+        # A request was preempted or ended after its copies were planned, but their destinations may be in the index.
         self.runner.cache.copy_blocks(plan.copies)
         return StepResult(errors=self._give_up() if has_stalled else {})
 

@@ -153,8 +153,8 @@ class Executor:
                 logprobs: Sequence[TokenLogprob | None], drafts: Mapping[str, list[int]]) -> StepResult:
         """Return the tokens by request. Of the tokens drawn along a draft, those count that the verifier accepts.
 
-        A request that no token is left for gets an error. If that happens only after some tokens of its draft, it gets
-        the tokens before, and no error yet.
+        If the rules leave a request no possible token, it gets an error. If that happens only after some tokens of its
+        draft, it gets the tokens before, and no error yet.
         """
         drawn: dict[str, list[FurtherToken | ValueError]] = {}
         for name, token, logprob in zip(names, tokens, logprobs):

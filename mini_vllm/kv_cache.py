@@ -63,7 +63,8 @@ class PrefixCacheStats:
 class KVCacheManager:
     """The block tables of all requests, over one pool.
 
-    It reads ``request.num_computed_tokens`` and never writes it: the scheduler advances it once a step is planned.
+    It reads ``request.num_computed_tokens`` and never writes it: the scheduler advances it when a step is planned, the
+    engine for accepted drafts.
     """
 
     def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, enable_caching: bool = True, *,

@@ -1,9 +1,9 @@
 """Counters of an engine: what has happened, peaks, tokens that were computed twice, and steps without progress.
 
-Everything is read from the plan and the pool in the engine, so no part has to count.
+``StepCounts`` reads only the plan and the pool. ``EngineMetrics`` adds the counters that the parts keep.
 
 **Stalls.** A correct scheduler always gives some request a token: a running request gets one, and if none is running,
-the first in the queue is admitted or rejected. A scheduler that forgets a request, or leaks its blocks, plans nothing,
+the first in the queue is admitted or ended. A scheduler that forgets a request, or leaks its blocks, plans nothing,
 and would do so forever. After ``MAX_IDLE_STEPS`` such steps in a row the engine ends all requests with a StalledError.
 The simulation raises an error instead; it also counts steps that only preempt, and the engine does not.
 """

@@ -25,7 +25,7 @@ class RequestStep:
     context_len: int
     #: True if the step reaches the request's last token, so that a next one is sampled.
     needs_logits: bool
-    #: Whether the logits of all its tokens are needed, for the log-probabilities of a prompt.
+    #: Whether the logits of all its tokens are needed, for the log-probabilities of a prompt or a draft.
     needs_all_logits: bool = False
 
 

@@ -309,7 +309,7 @@ class Request:
         self.extra_keys = extra_keys
         self.status = RequestStatus.WAITING
         #: Tokens whose K/V is in the cache. When a step is planned, the tokens that it will write
-        #: already count. Only the scheduler advances it.
+        #: already count. The scheduler advances it, and the engine for accepted drafts.
         self.num_computed_tokens = 0
         #: Prompt tokens that were found in the cache instead of being computed.
         self.num_cached_tokens = 0

@@ -17,25 +17,25 @@ The rules, all of them:
     admitted if budget is left (then all running requests have what they need), if there are seats for all its
     sequences, and if there are blocks for *all* its tokens, not just the first chunk, in addition to the watermark: a
     few blocks kept free for running requests to grow into. When no request is running there is no watermark.
- 5. **Preemption.** If a running request needs a block and none is free, the running request that would be served last
-    is preempted (``waiting.order``: priority and age together; among equals the one admitted last). It may be the
-    request that needs the block. It loses its blocks and keeps its output, none of its tokens count as computed, and
-    it waits in front of its equals. Tokens that it was given in this step return to the budget.
- 6. A step that preempted a request admits none.
+ 5. **Preemption.** If a running request needs a block and none is free, the running request that would be last in the
+    waiting queue is preempted (``waiting.order``: priority and age together; among equals the one admitted last). It
+    may be the request that needs the block. It loses its blocks and keeps its output, none of its tokens count as
+    computed, and it waits in front of its equals. Tokens that it was given in this step return to the budget.
+ 6. A step that preempted a request because a block was lacking (rule 5) admits none afterwards.
  7. **Resuming.** A preempted request is admitted like any other. All its tokens, prompt and output, must be computed
     again, except those still in the prefix cache.
  8. **A request that cannot fit** ends at once: a prompt larger than the pool is rejected on arrival, and a request that
     has grown until the whole pool could not hold it ends as FINISHED_KV_CACHE_FULL, with its output. No request is
     preempted for it.
  9. **Abort** removes a request in any state and frees its blocks.
-10. **Priority**, only if ``preempt_for_priority`` is set. A running request gives way to a waiting one of better *base*
-    priority that is before it in the queue's order. It gives up its seat and its blocks, if the better request lacks
-    them: the request that would be served last leaves first, as in rule 5, and none leaves if all together would not be
-    enough. The better request is admitted before the running ones are planned. It leaves each decoding request a token,
-    and takes what it can use of the rest before worse prompts; rule 3 does not limit its chunks if only worse requests
-    decode. Half of the seats are for age: a request that has become old may be before a better one in the queue's
-    order, but only while requests worse than the better one hold less than half of the seats. Beyond that, the better
-    one is admitted first, and running requests give way to it, the youngest first.
+10. **Priority**, only if ``preempt_for_priority`` is set; an exception to rules 4 and 6. A running request gives way to
+    a waiting one of better *base* priority that is before it in the queue's order. It gives up its seat and its blocks,
+    if the better request lacks them: the request that would be served last leaves first, as in rule 5, and none leaves
+    if all together would not be enough. The better request is admitted before the running ones are planned. It leaves
+    each decoding request a token, and takes what it can use of the rest before worse prompts; rule 3 does not limit its
+    chunks if only worse requests decode. Half of the seats are for age: a request that has become old may be before a
+    better one in the queue's order, but only while requests worse than the better one hold less than half of the seats.
+    Beyond that, the better one is admitted first, and running requests give way to it, the youngest first.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class Scheduler:
                                preempted, step.finished)
 
     def update_from_output(self, output: SchedulerOutput, token_ids: dict[str, int]) -> None:
-        """Append the sampled tokens of a step that has run."""
+        """Declare a step done, its copies and its K/V, and append the sampled tokens."""
         self.kv_cache.finish_step()
         for request in output.requests:
             if request.request_id in token_ids:

@@ -1,4 +1,4 @@
-"""Decides how much of a guess a step computes, checks the guess, and gives back what was not needed.
+"""Decides how much of a guess a step computes, and gives back what was not needed. ``drafts`` says which tokens count.
 
 The rules, all of them:
 
