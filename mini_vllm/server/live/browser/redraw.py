@@ -75,7 +75,7 @@ async def record(num_requests: int, num_blocks: int, num_steps: int) -> tuple[di
     feed, watcher = LiveFeed(), Watcher(max_behind=num_steps + 100)
     load = Load(num_requests, num_blocks, feed)
     engine = cast(EngineFrame, SimpleNamespace(
-        scheduler=load.scheduler, config=SimpleNamespace(aging_rate=0.1),
+        scheduler=load.scheduler, config=SimpleNamespace(aging_rate=0.1, num_speculative_tokens=0), draft_counts=dict,
         loaded=SimpleNamespace(config=SimpleNamespace(vocab_size=1000)),
         tokenizer=SimpleNamespace(decode=lambda token_ids: f"w{token_ids[0]}")))
     feed.introduce("made up", lambda request: f"request {request.request_id}")
