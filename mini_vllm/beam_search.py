@@ -249,14 +249,16 @@ class _Search:
         The first continuation of a beam reuses it, each further one forks it, and a beam without continuations is
         freed.
         """
+        # First, because a grammar may raise.
+        cursors = [None if parent.cursor is None else parent.cursor.after([token_id]) for parent, token_id, _ in chosen]
         requests: list[Request] = []
         for parent, _, _ in chosen:
             requests.append(self._fork(parent.request) if parent.request in requests else parent.request)
         for beam in self.live:
             if beam.request not in requests:
                 self.kv_cache.free(beam.request)
-        self.live = [_LiveBeam(request, value, None if parent.cursor is None else parent.cursor.after([token_id]))
-                     for request, (parent, token_id, value) in zip(requests, chosen)]
+        self.live = [_LiveBeam(request, value, cursor)
+                     for request, (_, _, value), cursor in zip(requests, chosen, cursors)]
         for request, (_, token_id, _) in zip(requests, chosen):  # after all forks: those take over the old tokens
             request.append_output_token(token_id)
 

@@ -179,15 +179,25 @@ class Preempting(_Scheduler):
 class Planning(_Scheduler):
     """A scheduler whose plans are the engine's ``SchedulerOutput``, which has a field for drafts."""
 
-    num_preemptions = 0
-    max_num_chunk_tokens = None
-    preempt_for_priority = False
+    _own_plan: Any = None
 
     def schedule(self) -> SchedulerOutput:
-        plan = super().schedule()
+        plan = self._own_plan = super().schedule()
         if isinstance(plan, SchedulerOutput):
             return plan
         return SchedulerOutput(plan.num_scheduled_tokens, plan.requests, plan.copies, plan.preempted, plan.finished)
+
+    def update_from_output(self, output: SchedulerOutput, token_ids: dict[str, int]) -> None:
+        """Give the part its own plan back: it may have fields of its own."""
+        super().update_from_output(output if isinstance(self._own_plan, SchedulerOutput) else self._own_plan, token_ids)
+
+
+class SchedulerDefaults:
+    """What the engine sets or reads, for a scheduler that does not know it."""
+
+    num_preemptions = 0
+    max_num_chunk_tokens = None
+    preempt_for_priority = False
 
 
 class Sampling:
@@ -207,13 +217,23 @@ class NotAhead:
 
 
 class OneByOne(_Drafter):
-    """A drafter that guesses for one request after the other, at no cost."""
-
-    cost_per_token = 0.0
+    """A drafter that guesses for one request after the other."""
 
     def propose_all(self, requests: Sequence[Request], max_tokens: Sequence[int]) -> list[list[int]]:
         return [list(self.propose(request, number))[:number] if number else []
                 for request, number in zip(requests, max_tokens)]
+
+
+class DrafterDefaults:
+    """A drafter that does not say what a guess costs."""
+
+    cost_per_token = 0.0
+
+
+class RunnerDefaults:
+    """A runner that has ``step_ahead``, and does not say that it may be called."""
+
+    can_step_ahead = True
 
 
 class AnyLength:

@@ -28,6 +28,9 @@ ADAPTERS: dict[str, dict[str, type]] = {
     "drafter": {"propose_all": adapters.OneByOne},
     "grammar": {"num_tokens_needed": adapters.AnyLength},
 }
+#: Slot → attributes that a part may lack. An attribute of its own counts.
+DEFAULTS: dict[str, type] = {"scheduler": adapters.SchedulerDefaults, "model_runner": adapters.RunnerDefaults,
+                             "drafter": adapters.DrafterDefaults}
 
 
 def complete(parts: EngineParts) -> EngineParts:
@@ -49,7 +52,7 @@ def complete(parts: EngineParts) -> EngineParts:
 
 def _complete(slot: str, part: type) -> type:
     """Return a class with the part's name that adds what the part lacks, and checks each object when it is created."""
-    completed: Any = _subclass(part, _adapters_for(slot, part), {})
+    completed: Any = _subclass(part, _adapters_for(slot, part), [DEFAULTS[slot]] if slot in DEFAULTS else [], {})
     check_class(slot, part, completed)
 
     @functools.wraps(completed.__init__)  # it still shows the arguments
@@ -57,24 +60,26 @@ def _complete(slot: str, part: type) -> type:
         completed.__init__(self, *args, **kwargs)
         check_object(slot, self)
 
-    return _subclass(completed, [], {"__init__": __init__})
+    return _subclass(completed, [], [], {"__init__": __init__})
 
 
 def _adapters_for(slot: str, part: type) -> list[type]:
     chosen = [adapter for name, adapter in ADAPTERS.get(slot, {}).items() if not hasattr(part, name)]
+    if slot == "sampler" and len(chosen) == 1:
+        return []  # it has one of two methods that belong together, so it is rejected
     if slot == "kv_cache_manager":
         if isinstance(inspect.getattr_static(part, "stats", None), property):
             chosen.append(adapters.CountingAllHits)
         if not _takes_tree(part):
             chosen.append(adapters.WithoutTree)
-    elif slot == "scheduler" and hasattr(part, "schedule"):
+    elif slot == "scheduler" and hasattr(part, "schedule") and hasattr(part, "update_from_output"):
         chosen.append(adapters.Planning)
     return [adapter for adapter in dict.fromkeys(chosen) if not issubclass(part, adapter)]
 
 
-def _subclass(part: type, further: list[type], body: dict[str, Any]) -> type:
-    return type(part.__name__, (*further, part), {"__module__": part.__module__, "__qualname__": part.__qualname__,
-                                                  "__doc__": part.__doc__, **body})
+def _subclass(part: type, before: list[type], after: list[type], body: dict[str, Any]) -> type:
+    return type(part.__name__, (*before, part, *after), {
+        "__module__": part.__module__, "__qualname__": part.__qualname__, "__doc__": part.__doc__, **body})
 
 
 def _takes_tree(manager: Callable[..., object]) -> bool:

@@ -17,6 +17,7 @@ from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request, SamplingParams
 from mini_vllm.request_queue import PriorityQueueWithAging
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.speculation.drafts import NgramDrafter
 from mini_vllm.structured.grammar import RegexGrammar
 
 REFERENCE = {part.name: part.default for part in fields(EngineParts)} | {"engine": LLMEngine}
@@ -293,3 +294,47 @@ def test_a_runner_that_cannot_look_ahead_is_not_asked_to():
     runner = without(REFERENCE["model_runner"], "step_ahead", "can_step_ahead")
     engine = LLMEngine(EngineConfig(num_blocks=9, enable_lookahead=True), complete(EngineParts(model_runner=runner)))
     assert engine.lookahead.max_requests == 0
+
+
+def test_what_a_part_has_itself_is_not_replaced():
+    class Drafter(without(NgramDrafter, "propose_all", "cost_per_token")):
+        cost_per_token = 0.7
+
+    class Own(Scheduler):
+        @property
+        def num_preemptions(self):
+            return 42
+
+        @num_preemptions.setter
+        def num_preemptions(self, value):
+            pass
+
+    parts = complete(EngineParts(drafter=Drafter, scheduler=Own))
+    assert parts.drafter().cost_per_token == 0.7
+    assert parts.scheduler(KVCacheManager(9, 4), 4, 16, None, 0.01).num_preemptions == 42
+    runner = without(REFERENCE["model_runner"], "can_step_ahead")
+    assert complete(EngineParts(model_runner=runner)).model_runner.can_step_ahead
+
+
+def test_a_sampler_with_one_of_two_methods_that_belong_together_is_refused():
+    with pytest.raises(PartError, match=r"has no method choose\(logits, rows, num_ahead\)"):
+        complete(EngineParts(sampler=without(REFERENCE["sampler"], "choose")))
+
+
+def test_a_scheduler_gets_its_own_plan_back():
+    class Plan:
+        def __init__(self, plan):
+            self.__dict__.update(vars(plan))
+
+    class Own(Scheduler):
+        def schedule(self):
+            return Plan(super().schedule())
+
+        def update_from_output(self, output, token_ids):
+            assert isinstance(output, Plan)
+            super().update_from_output(output, token_ids)
+
+    engine = LLMEngine(EngineConfig(num_blocks=9), complete(EngineParts(scheduler=Own)))
+    engine.add_request("A fox", SamplingParams(max_tokens=2, temperature=0, ignore_eos=True))
+    outputs = [output for _ in range(2) for output in engine.step()]
+    assert outputs[-1].finished and outputs[-1].error is None

@@ -28,7 +28,13 @@ def make_engine(arguments: argparse.Namespace, trace: StepTrace | None = None) -
     config = EngineConfig(**{**given_fields(arguments, EngineConfig), **draft_settings(arguments)})
     parts = load_parts(arguments.parts) if arguments.parts else None
     with loading(str(config.model)):
-        engine = engine_of(config, parts, trace=trace)
+        try:
+            engine = engine_of(config, parts, trace=trace)
+        except (TypeError, AttributeError) as error:
+            if parts is None:
+                raise
+            raise ValueError(f"{arguments.parts}: the engine cannot use these parts: {error}. Make them by "
+                             "course.engine_parts(…), which says why, and adds what a simpler part lacks") from None
     tell_slow_blas()
     return engine
 

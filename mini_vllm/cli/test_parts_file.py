@@ -4,6 +4,7 @@ import pytest
 
 from mini_vllm import attention
 from mini_vllm.block_pool import BlockPool
+from mini_vllm.cli import main
 from mini_vllm.cli.parts_file import load_parts
 from mini_vllm.engine_config import EngineParts
 from mini_vllm.scheduler import Scheduler
@@ -36,3 +37,11 @@ def test_a_file_without_parts_is_refused(tmp_path, text, complaint):
     path.write_text(text)
     with pytest.raises(ValueError, match=complaint):
         load_parts(path)
+
+
+def test_parts_that_the_engine_cannot_use_are_an_error_of_one_line(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text("class BlockPool:\n    def __init__(self, num_blocks):\n        pass\n")
+    assert main(["generate", "A fox", "--parts", str(path)]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "mine.py: the engine cannot use these parts: " in said and "course.engine_parts" in said

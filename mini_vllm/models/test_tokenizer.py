@@ -186,6 +186,10 @@ def test_a_pattern_that_never_ends_is_an_error_and_no_panic():
     with pytest.raises(TokenizerError, match="the tokenizer failed: .*retry-limit"):
         tokenizer.encode("a" * 5000 + "b")
     assert tokenizer.encode("a") == [0]
+    spaces = tokenizers.Tokenizer(models.WordLevel({" ": 0}, unk_token=" "))
+    spaces.decoder = decoders.Strip(" ", 1, 1)
+    with pytest.raises(TokenizerError, match="the tokenizer failed"):
+        Tokenizer(spaces).decode([0])
 
 
 # ---- streaming
@@ -304,8 +308,10 @@ def test_a_long_run_of_byte_tokens_is_decoded_once(monkeypatch):
 # ---- how few tokens a text may have
 
 
-def with_steps(normalizer=None, pre_tokenizer=None, **options):
+def with_steps(normalizer=None, pre_tokenizer=None, added=None, **options):
     backend = tokenizers.Tokenizer(models.BPE({"a": 0, "abc": 1, "<unk>": 2}, [], **options))
+    if added is not None:
+        backend.add_tokens([added])
     if normalizer is not None:
         backend.normalizer = normalizer
     if pre_tokenizer is not None:
@@ -326,8 +332,12 @@ def test_the_bound_follows_from_the_longest_entry_of_the_vocabulary():
     with_steps(), with_steps(unk_token="<unk>", fuse_unk=True), with_steps(pre_tokenizer=PRE_TOKENIZERS["gpt-2"]),
     with_steps(normalizers.NFKC(), byte_fallback=True), with_steps(normalizers.Replace("x", ""), byte_fallback=True),
     with_steps(pre_tokenizer=pre_tokenizers.Split("x", "removed"), byte_fallback=True),
+    with_steps(normalizers.Replace(Regex("x+"), "a"), byte_fallback=True),
+    with_steps(normalizers.Replace("xx", "a"), byte_fallback=True),
+    with_steps(added=AddedToken("x", rstrip=True), byte_fallback=True),
     Tokenizer(tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))),
-], ids=["characters", "fused", "without all bytes", "NFKC", "a replacement", "a split", "words"])
+], ids=["characters", "fused", "without all bytes", "NFKC", "a replacement", "a split", "a pattern", "two for one",
+        "an added token", "words"])
 def test_without_a_bound_no_text_is_certainly_too_long(tokenizer):
     assert tokenizer.min_num_tokens("x" * 10**6) == 0
 

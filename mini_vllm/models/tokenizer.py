@@ -103,7 +103,8 @@ class Tokenizer:
         Bytes that are not UTF-8 become U+FFFD; ids outside the vocabulary are skipped.
         """
         try:
-            text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+            with panics_told():
+                text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
         except (OverflowError, TypeError):
             raise TokenizerError(f"token ids are {reprlib.repr(token_ids)}, must be whole numbers from 0") from None
         return text
@@ -165,7 +166,11 @@ def _longest_token(backend: tokenizers.Tokenizer) -> int | None:
     model = backend.model
     steps = b"".join(step.__getstate__() for step in (backend.normalizer, backend.pre_tokenizer) if step is not None)
     kinds = set(re.findall(r'"type":"(\w+)"', steps.decode()))
-    removes = b'"behavior":"Removed"' in steps or b'"content":""' in steps
+    # A step may shorten a text by what it removes, or by what it replaces several characters with.
+    replaces = re.findall(rb'"type":"Replace","pattern":(.*?),"content":', steps)
+    removes = (b'"behavior":"Removed"' in steps or b'"content":""' in steps
+               or any(len(json.loads(pattern).get("String", "")) != 1 for pattern in replaces)
+               or any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values()))
     if not isinstance(model, models.BPE) or not kinds <= KEEPING or removes:
         return None
     # The continuation bytes of UTF-8, as a vocabulary of bytes writes them: if all have a token, no character vanishes.

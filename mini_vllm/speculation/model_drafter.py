@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 from mini_vllm.backend import mx
 from mini_vllm.block_pool import KVCacheBlock
@@ -134,9 +135,8 @@ class ModelDrafter:
         rows = [row_after(self._row_of(request), guesses[request.request_id]) for request in requests]
         logits = self._read([self._copies[request.request_id] for request in requests],
                             [guesses[request.request_id] for request in requests])
-        tokens = self._sampler.choose(logits, rows).wait()
-        # After a wrong guess, a grammar may have no token left. Then any token is as good: none will be accepted.
-        return [0 if isinstance(token, ValueError) else token for token in tokens]
+        # Not ``wait``, which checks the tokens: a guess may be any token. After a wrong one, a grammar has none left.
+        return cast(list[int], self._sampler.choose(logits, rows).token_ids.tolist())
 
     def _read(self, copies: Sequence[Request], guesses: Sequence[list[int]]) -> mx.array:
         """Compute the unread tokens, prompts in chunks, and return the logits after the last token of each request."""

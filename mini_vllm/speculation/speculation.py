@@ -120,8 +120,8 @@ class Speculation:
                 wanted = [min(int(record.is_rested()), limit) for record, limit in zip(records, limits)]
         else:
             wanted = [0] * len(requests)
-        for request, each, guess in zip(requests, asked, self.drafter.propose_all(requests, wanted)):
-            each.num_tokens, each.guess = request.num_tokens, guess
+        for request, each, number, guess in zip(requests, asked, wanted, self.drafter.propose_all(requests, wanted)):
+            each.num_tokens, each.guess = request.num_tokens, list(guess)[:number]
         lengths = [len(each.guess) for each in asked]
         return lengths if self.drafter.cost_per_token else self._worth(records, lengths, num_requests)
 

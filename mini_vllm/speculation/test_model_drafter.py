@@ -2,11 +2,14 @@
 
 import pytest
 
+from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine
-from mini_vllm.engine_config import EngineConfig
+from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.models.loader import load
 from mini_vllm.request import Request, SamplingParams
 from mini_vllm.sequences import SequenceState
+from mini_vllm.speculation.drafts import NgramDrafter
+from mini_vllm.speculation.model_drafter import ModelDrafter
 from mini_vllm.speculation.test_speculation import FREE
 
 PARAMS = [dict(temperature=0.0), dict(temperature=0.9, seed=3), dict(temperature=0.8, seed=5, n=3),
@@ -92,3 +95,32 @@ def test_its_cache_may_be_too_small_for_a_request(loaded):
 def test_another_vocabulary_is_rejected(loaded):
     with pytest.raises(ValueError, match=r"draft is 'tiny-tales', whose vocabulary \(4096 tokens\) is not that of"):
         LLMEngine(EngineConfig(num_blocks=60, num_speculative_tokens=2, draft="tiny-tales"), loaded=loaded)
+
+
+def test_a_draft_model_that_computes_nan_for_a_request_costs_no_token(loaded, monkeypatch):
+    plain, _ = run(loaded)
+    read = ModelDrafter._read
+
+    def broken(self, copies, guesses):
+        logits = read(self, copies, guesses)
+        logits[0] = mx.nan
+        return logits
+
+    monkeypatch.setattr(ModelDrafter, "_read", broken)
+    drafted, engine = run(loaded, loaded.name)
+    assert drafted == plain and engine.speculation.num_accepted_tokens < engine.speculation.num_drafted_tokens
+
+
+def test_a_drafter_that_guesses_more_than_it_is_asked_for_is_cut_off(loaded):
+    class Talkative(NgramDrafter):
+        def propose(self, request, max_tokens):
+            return [5] * 32
+
+    engine = LLMEngine(EngineConfig(num_blocks=60, num_speculative_tokens=2), EngineParts(drafter=Talkative), loaded)
+    engine.speculation.costs = FREE
+    engine.add_request([1, 2, 3], SamplingParams(max_tokens=20, temperature=0, ignore_eos=True))
+    num_drafted = [0]
+    while engine.has_unfinished_requests():
+        engine.step()
+        num_drafted.append(engine.speculation.num_drafted_tokens)
+    assert max(after - before for before, after in zip(num_drafted, num_drafted[1:])) == 2

@@ -10,11 +10,15 @@ import pytest
 from mini_vllm.backend import mx
 from mini_vllm.beam_search import Beam, beam_search
 from mini_vllm.conftest import SHAPE
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.fast.tuning import max_num_batched_tokens
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import make_random
 from mini_vllm.request import SamplingParams
+from mini_vllm.structured.grammar import RegexGrammar
+from mini_vllm.structured.params import StructuredOutputsParams
 from mini_vllm.tests.test_engine import make_engine, make_llm, run
 
 VOCAB_SIZE, MAX_TOKENS, PROMPT = 5, 5, [3, 1, 4, 2]
@@ -245,3 +249,21 @@ def test_a_busy_engine_is_told_and_goes_on(loaded):
     with pytest.raises(RuntimeError, match="needs an idle engine"):
         llm.beam_search("hello")
     assert len(run(llm.engine)["r"].token_ids) == 3
+
+
+def test_a_grammar_that_raises_leaves_no_blocks_behind(loaded):
+    class Failing(RegexGrammar):
+        num_calls = 0
+
+        def advance(self, state, token_id):
+            Failing.num_calls += 1
+            if Failing.num_calls > 12:
+                raise ValueError("this grammar fails")
+            return super().advance(state, token_id)
+
+    engine = LLMEngine(EngineConfig(num_blocks=60, block_size=4), EngineParts(grammar=Failing), loaded)
+    num_free = engine.kv_cache.block_pool.get_num_free_blocks()
+    with pytest.raises(ValueError, match="this grammar fails"):
+        beam_search(engine, [1, 2, 3], 4, 10, structured_outputs=StructuredOutputsParams(regex="[a-z ]{5,40}"))
+    assert engine.kv_cache.block_pool.get_num_free_blocks() == num_free
+    engine.reset_prefix_cache()
