@@ -10,7 +10,8 @@ position ``p`` is in ``table[p // block_size]`` at offset ``p % block_size``. So
 
 **Findable before it is written.** Full blocks enter the index when their slots are made, so that requests of one step
 share them: each layer of the model writes before it reads. If the step then does not write a request's blocks, because
-the request is preempted, aborted or fails, they must leave the index. ``forget_unwritten`` and ``free`` see to that.
+the request is preempted, aborted or fails, they must leave the index: ``forget_unwritten`` removes them. With a tree,
+``free`` does so too.
 """
 
 from __future__ import annotations
@@ -187,16 +188,19 @@ class KVCacheManager:
         Their content stays findable; with a prefix tree, so does the half-filled last block. K/V that a planned step
         would have written, and now will not write, is not findable.
         """
-        table = self._tables.pop(request.request_id, None)
+        table = self._tables.get(request.request_id)
         if table is None:
             return
         num_written = min(request.num_computed_tokens, request.num_tokens)
-        unwritten = [index for index, block in enumerate(table) if block.block_id in self._num_written]
+        # A shared block is still written, by the other request.
+        unwritten = [index for index, block in enumerate(table)
+                     if block.block_id in self._num_written and block.ref_cnt == 1]
         if unwritten:
             first = unwritten[0]
             num_written = min(num_written, first * self.block_size + self._num_written[table[first].block_id])
             self.block_pool.evict_blocks(table[index].block_id for index in unwritten)
         self._index.donate(request.all_token_ids, table, num_written, request.extra_keys)
+        del self._tables[request.request_id]
 
     def fork(self, parent: Request, child: Request) -> None:
         """Let ``child`` share every block of ``parent``, including the half-filled last one.

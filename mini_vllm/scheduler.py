@@ -265,9 +265,17 @@ class Scheduler:
     def _take_back(self, victim: Request, step: _Step) -> None:
         """Take back the tokens that ``victim`` was given earlier in this step, because it is about to lose its blocks.
 
-        The tokens return to the budget. The victim will not write its blocks, so no other request may find them.
+        The tokens return to the budget. The victim will not write its blocks, so no other request may find them. Those
+        that were admitted later in this step may have found them already: they are preempted first.
         """
         step.budget += step.plan.pop(victim.request_id)
+        first = victim.num_computed_tokens // self.kv_cache.block_size
+        unwritten = set(self.kv_cache.get_block_ids(victim.request_id)[first:])
+        for other in self.running[::-1]:
+            if other.request_id in step.plan and unwritten.intersection(self.kv_cache.get_block_ids(other.request_id)):
+                self._take_back(other, step)
+                self.preempt(other)
+                step.preempted.append(other)
         self.kv_cache.forget_unwritten(victim)
 
     def preempt(self, request: Request) -> None:
@@ -303,13 +311,14 @@ class Scheduler:
                 return
             step.give(request, num_new_tokens)
 
-    def _admit(self, request: Request, step: _Step) -> int:
+    def _admit(self, request: Request, step: _Step, num_promised: int = 0) -> int:
         """Start a waiting request: adopt cached blocks, and make slots for as many further tokens as the step allows.
 
-        Return the number of further tokens. If it is 0, there is no room, and the request still waits.
+        ``num_promised`` blocks are left to running requests that have not been planned yet. Return the number of
+        further tokens. If it is 0, there is no room, and the request still waits.
         """
         hits, num_cached = self.kv_cache.get_computed_blocks(request)
-        while not self._has_room(request, hits, num_cached):
+        while not self._has_room(request, hits, num_cached, num_promised):
             num_half = num_cached % self.kv_cache.block_size
             if num_half == 0:
                 return 0
@@ -325,12 +334,13 @@ class Scheduler:
         self.running.append(request)
         return num_new_tokens
 
-    def _has_room(self, request: Request, hits: list[KVCacheBlock], num_cached: int) -> bool:
-        """Check whether *all* tokens of ``request`` fit, in addition to the blocks set aside.
+    def _has_room(self, request: Request, hits: list[KVCacheBlock], num_cached: int, num_promised: int) -> bool:
+        """Check whether *all* tokens of ``request`` fit, in addition to the blocks set aside and those promised.
 
-        Running requests need no room for their current tokens: while budget is left, they already have their slots.
+        In rule 4, running requests need no room for their current tokens: while budget is left, they already have their
+        slots.
         """
-        return self._num_blocks_to_spare(request, hits, num_cached) >= 0
+        return self._num_blocks_to_spare(request, hits, num_cached) >= num_promised
 
     def _num_blocks_to_spare(self, request: Request, hits: list[KVCacheBlock], num_cached: int) -> int:
         """Return how many blocks would be free if ``request`` were admitted, without those set aside.
@@ -389,7 +399,8 @@ class Scheduler:
             for other in leaving:
                 self.preempt(other)
             gone += leaving
-            num_new_tokens = self._admit(request, _Step(step.budget - num_kept_tokens))
+            num_promised = sum(self._num_blocks_lacking(other) for other in self.running)
+            num_new_tokens = self._admit(request, _Step(step.budget - num_kept_tokens, step.max_chunk), num_promised)
             if num_new_tokens == 0:
                 break
             step.give(request, num_new_tokens)
@@ -413,6 +424,7 @@ class Scheduler:
         """
         hits, num_cached = self.kv_cache.get_computed_blocks(request)
         hits = hits[:num_cached // self.kv_cache.block_size]  # a half-filled one is skipped if there is no room
+        kept_ids = {block.block_id for block in hits}
         num_seats = self.max_num_seqs - request.num_sequences - sum(other.num_sequences for other in self.running)
         num_blocks = (self._num_blocks_to_spare(request, hits, len(hits) * self.kv_cache.block_size)
                       - sum(self._num_blocks_lacking(other) for other in self.running))
@@ -426,14 +438,22 @@ class Scheduler:
             num_owners_gone.update(table)
             num_seats += other.num_sequences
             num_blocks += self._num_blocks_lacking(other) + sum(
-                num_owners_gone[block_id] == blocks[block_id].ref_cnt and blocks[block_id] not in hits
+                num_owners_gone[block_id] == blocks[block_id].ref_cnt and block_id not in kept_ids
                 for block_id in table)
             leaving.append(other)
+            if len(leaving) == len(self.running):  # a request that is alone may use the whole pool
+                num_blocks += self._num_blocks_set_aside(request)
         return leaving if num_seats >= 0 and num_blocks >= 0 else None
 
     def _num_blocks_lacking(self, request: Request) -> int:
-        """Return the number of blocks that a running request has yet to take for its current tokens."""
-        return max(self._num_blocks_for(request.num_tokens) - len(self.kv_cache.get_block_ids(request.request_id)), 0)
+        """Return the number of blocks that a running request has yet to take for its current tokens.
+
+        The block that it writes next is copied if it is shared.
+        """
+        table = self.kv_cache.get_block_ids(request.request_id)
+        written = table[request.num_computed_tokens // self.kv_cache.block_size:][:1]
+        num_copies = sum(self.kv_cache.block_pool.blocks[block_id].ref_cnt > 1 for block_id in written)
+        return max(self._num_blocks_for(request.num_tokens) - len(table), 0) + num_copies
 
     # ---- inside: numbers
 

@@ -566,3 +566,17 @@ test_the_manager_with_a_tree_agrees_with_a_memory_of_tokens = TreeManagerMachine
 ManagerMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30,
                                             derandomize=True)
 test_the_manager_agrees_with_a_memory_of_tokens = ManagerMachine.TestCase
+
+
+def test_free_that_raises_changes_nothing():
+    manager = KVCacheManager(9, 4, tree_class=PrefixTree)
+    request = Request("r", list(range(10)))
+    manager.allocate_slots(request, 3)
+    manager.finish_step()
+    request.num_computed_tokens = 3
+    manager.block_pool.cache_full_blocks([manager.block_pool.blocks[manager.get_block_ids("r")[0]]], [12345])
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="12345"):
+            manager.free(request)
+        manager.check_integrity()
+    assert len(manager.get_block_ids("r")) == 1

@@ -14,7 +14,7 @@ from mini_vllm.models.loader import load
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Priority, SamplingParams
 from mini_vllm.request_queue import PriorityQueueWithAging
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.scheduler import Scheduler, _Step
 from mini_vllm.simulation import Clock, CostModel, Simulation
 from mini_vllm.tests.test_scheduler import SIZE, Stream, check_outputs, request
 
@@ -292,6 +292,62 @@ def test_the_first_token_comes_at_most_two_loaded_steps_later_than_with_nobody_e
     for high in highs:
         assert timeline.first_token_s(high.request_id) <= cost.seconds(prompt) + 2 * cost.seconds(24) + 1e-9
     check_outputs(simulation, *lows, *highs)
+
+
+@pytest.mark.parametrize("tree", [True, False])
+def test_a_request_that_shares_what_a_better_one_is_about_to_write_computes_with_what_is_written(tree):
+    """Let forked samples lack blocks for copies, which are not promised to the better request, and force the rest."""
+    simulation = make(num_blocks=12, seqs=8, budget=32, tree=tree)
+    scheduler = simulation.scheduler
+    low = simulation.add(request("low", 7, 50, LOW))
+    low.num_sequences = 4
+    simulation.add(request("low2", 9, 50, LOW))
+    simulation.step()
+    for i in range(1, 4):
+        child = request(f"low.{i}", low.prompt_token_ids, 50, LOW)
+        scheduler.fork(low, child)
+        child.append_output_token(i)
+    shared = list(range(100, 107))
+    normal = request("normal", [*shared, 200, 200, 200], 50, NORMAL)
+    high = request("high", [*shared, *[201] * 6], 50, HIGH)
+    low.arrival_time, normal.arrival_time, high.arrival_time = -60.0, -20.0, -5.0
+    for each in (normal, high):
+        scheduler.add_request(each)
+    plan = scheduler.schedule()
+    simulation.model.step(plan, scheduler.kv_cache)  # raises if a request attends to what no request has written
+    assert {"high", "normal"} <= set(plan.num_scheduled_tokens) and plan.preempted
+
+
+def test_who_shares_the_unwritten_blocks_of_a_victim_loses_its_own_too():
+    simulation = make(num_blocks=20, seqs=8, budget=64)
+    scheduler = simulation.scheduler
+    first, second = request("first", list(range(9)), 3, NORMAL), request("second", list(range(9)), 3, NORMAL)
+    for each in (first, second):
+        scheduler.add_request(each)
+    step = _Step(64)
+    scheduler._schedule_waiting(step)
+    assert set(step.plan) == {"first", "second"}
+    assert set(scheduler.kv_cache.get_block_ids("first")) & set(scheduler.kv_cache.get_block_ids("second"))
+    scheduler._take_back(first, step)
+    assert step.preempted == [second] and step.plan == {} and step.budget == 64
+    assert scheduler.kv_cache.get_computed_blocks(request("third", list(range(9)), 3))[1] == 0
+
+
+def test_its_chunks_are_limited_if_an_equal_decodes():
+    simulation = make(seqs=8, budget=64)
+    simulation.scheduler.max_num_chunk_tokens = 8
+    for name, priority in (("high", HIGH), ("low", LOW)):
+        simulation.add(request(name, 3, 30, priority))
+    simulation.step()
+    arrive(simulation, request("new", 60, 2, HIGH))
+    assert [simulation.step().num_scheduled_tokens["new"] for _ in range(4)] == [8, 7, 7, 7]
+
+
+def test_a_request_that_needs_the_whole_pool_gets_it_if_all_others_give_way():
+    simulation = make(num_blocks=10, seqs=8, budget=64, watermark=0.01)
+    seat_all(simulation, 1, prompt=3)
+    arrive(simulation, request("high", 10 * SIZE, 1, HIGH))
+    assert simulation.step().num_scheduled_tokens["high"] == 10 * SIZE
 
 
 # ---- everything at once
