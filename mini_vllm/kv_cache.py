@@ -192,9 +192,7 @@ class KVCacheManager:
         if table is None:
             return
         num_written = min(request.num_computed_tokens, request.num_tokens)
-        # A shared block is still written, by the other request.
-        unwritten = [index for index, block in enumerate(table)
-                     if block.block_id in self._num_written and block.ref_cnt == 1]
+        unwritten = [index for index, block in enumerate(table) if block.block_id in self._num_written]
         if unwritten:
             first = unwritten[0]
             num_written = min(num_written, first * self.block_size + self._num_written[table[first].block_id])
