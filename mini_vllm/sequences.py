@@ -258,18 +258,24 @@ class SequenceGroup:
 
     @property
     def timings(self) -> RequestTimings:
-        moments = (self.arrived_s, self.started_s, self.first_token_s, self.latest_token_s)
-        return RequestTimings(*(None if earlier is None or later is None else later - earlier
-                                for earlier, later in zip(moments, moments[1:])))
+        started_s, first_token_s, latest_token_s = self.started_s, self.first_token_s, self.latest_token_s
+        if started_s is None:
+            return RequestTimings()
+        if first_token_s is None or latest_token_s is None:
+            return RequestTimings(started_s - self.arrived_s)
+        return RequestTimings(started_s - self.arrived_s, first_token_s - started_s, latest_token_s - first_token_s)
 
     def to_output(self) -> RequestOutput:
-        outputs = [sequence.output for sequence in self.sequences]
-        num_accepted = sum(sequence.request.num_accepted_tokens for sequence in self.sequences)
-        num_drafted = sum(sequence.request.num_drafted_tokens for sequence in self.sequences)
-        usage = Usage(len(self.prompt_token_ids), sum(len(output.token_ids) for output in outputs),
-                      PromptTokensDetails(self.leader.num_cached_tokens),
+        outputs, finished, num_tokens, num_accepted, num_drafted = [], True, 0, 0, 0
+        for sequence in self.sequences:  # once: this runs for every token
+            output, request = sequence.output, sequence.request
+            outputs.append(output)
+            finished = finished and output.finish_reason is not None
+            num_tokens += len(output.token_ids)
+            num_accepted += request.num_accepted_tokens
+            num_drafted += request.num_drafted_tokens
+        usage = Usage(len(self.prompt_token_ids), num_tokens, PromptTokensDetails(self.leader.num_cached_tokens),
                       CompletionTokensDetails(num_accepted, num_drafted - num_accepted))
-        finished = all(output.finish_reason is not None for output in outputs)
         return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs, finished, usage, self.error,
                              self.prompt_logprobs, self.timings)
 

@@ -281,8 +281,7 @@ def test_finish_can_be_called_again():
     assert StreamingDetokenizer(BYTE_LEVEL).finish() == ""
 
 
-@pytest.mark.parametrize("piece", ["a", "Ã"], ids=["letter", "half a character"])
-def test_the_cost_of_a_token_does_not_grow(monkeypatch, piece):
+def test_the_cost_of_a_token_does_not_grow(monkeypatch):
     num_decoded = []
     decode = Tokenizer.decode
 
@@ -291,7 +290,7 @@ def test_the_cost_of_a_token_does_not_grow(monkeypatch, piece):
         return decode(self, token_ids, skip_special_tokens)
 
     monkeypatch.setattr(Tokenizer, "decode", counting_decode)
-    stream(BYTE_LEVEL, [token_id(BYTE_LEVEL, piece)] * 500)
+    stream(METASPACE, [token_id(METASPACE, "a")] * 500)
     assert max(num_decoded) <= StreamingDetokenizer.NUM_CONTEXT_TOKENS + 1
     assert len(num_decoded) <= 2 * 501
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import re
@@ -19,6 +20,11 @@ from tokenizers import models, pre_tokenizers
 #: Normalizers and pre-tokenizers that keep every character of a text. NFC may combine several into one, but no more
 #: than a letter and three marks.
 KEEPING, MAX_COMPOSED = {"NFC", "Prepend", "Replace", "Split", "Digits", "Metaspace", "ByteLevel", "Sequence"}, 4
+#: Where every character of a token stands for one byte: printable bytes stand for themselves, and the others were given
+#: the characters from U+0100 on, in order.
+PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+BYTE_OF = {chr(byte): byte for byte in PRINTABLE} | {
+    chr(256 + number): byte for number, byte in enumerate(sorted({*range(256)} - {*PRINTABLE}))}
 #: A token that stands for one byte, in vocabularies that are not made of bytes.
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -68,6 +74,8 @@ class Tokenizer:
         self.chat_template = chat_template
         self._num_rows = num_rows
         self._longest_token = _longest_token(backend)
+        #: Id and ``skip_special_tokens`` → the bytes of a token, of those that were asked for.
+        self._bytes: dict[tuple[int, bool], bytes] = {}
 
     @property
     def vocab_size(self) -> int:
@@ -117,11 +125,20 @@ class Tokenizer:
             raise TokenizerError(f"token id is {token_id!r}, must be a whole number from 0") from None
         return None if not piece or (skip_special_tokens and piece in self._special_tokens) else piece
 
-    @property
+    def piece_bytes(self, token_id: int, skip_special_tokens: bool = True) -> bytes:
+        """Return the bytes of a token, where ``is_byte_level``; none if ``decode`` skips it."""
+        known = self._bytes.get((token_id, skip_special_tokens))
+        if known is None:
+            piece = self.piece(token_id, skip_special_tokens) or ""
+            known = bytes(BYTE_OF[each] for each in piece) if BYTE_OF.keys() >= set(piece) else piece.encode()
+            self._bytes[token_id, skip_special_tokens] = known
+        return known
+
+    @cached_property
     def is_byte_level(self) -> bool:
         """Whether each character of a vocabulary entry stands for one byte of a text."""
         decoder = self._backend.decoder
-        return decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
+        return decoder is not None and json.loads(decoder.__getstate__())["type"] == "ByteLevel"
 
     def is_special(self, text: str) -> bool:
         """Check whether ``text`` is a special token, which ``decode`` leaves out."""
@@ -205,7 +222,8 @@ def _raise_exception(message: str) -> None:
 class StreamingDetokenizer:
     """The text of a growing token sequence, never half a character.
 
-    Decoding token by token would be wrong: a character may span tokens, and the first token of a text loses its leading
+    If tokens are bytes, each adds its bytes, and a character is text once it is complete. In other vocabularies,
+    decoding token by token would be wrong: a character may span tokens, and the first token of a text loses its leading
     space. Decoding everything each time would be quadratic. So each step decodes a window twice, with and without the
     new token, and the difference is the new text.
 
@@ -224,6 +242,7 @@ class StreamingDetokenizer:
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace") if tokenizer.is_byte_level else None
         self._context_ids: list[int] = []
         #: Byte tokens like ``<0xC3>``. One bad byte spoils the whole run of them, so a run waits for its end.
         self._held_ids: list[int] = []
@@ -237,6 +256,9 @@ class StreamingDetokenizer:
 
     def add(self, token_id: int) -> str:
         """Add a token and return the new text that is certain; empty while a character is incomplete."""
+        if self._utf8 is not None:
+            self._pieces.append(self._utf8.decode(self._tokenizer.piece_bytes(token_id, self._skip_special_tokens)))
+            return self._pieces[-1]
         piece = self._tokenizer.piece(token_id, self._skip_special_tokens)
         if piece is None:
             return ""
@@ -251,6 +273,9 @@ class StreamingDetokenizer:
 
     def finish(self) -> str:
         """Return the rest, with U+FFFD for a character that was never completed. The next token starts a new text."""
+        if self._utf8 is not None:
+            self._pieces.append(self._utf8.decode(b"", final=True))
+            return self._pieces[-1]
         new_text = self._emit(self._decode(self._context_ids + self._held_ids))
         self._context_ids, self._held_ids = [], []
         return new_text
@@ -274,14 +299,9 @@ class TokenBytes(NamedTuple):
 
 def token_bytes(tokenizer: Tokenizer) -> TokenBytes:
     """Return the bytes of every token, as ``Tokenizer.decode`` uses them, without special tokens."""
-    pieces = [tokenizer.piece(token_id) or "" for token_id in range(tokenizer.vocab_size)]
     if tokenizer.is_byte_level:
-        # Printable bytes stand for themselves. The others were given the characters from U+0100 on, in order.
-        printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-        others = [byte for byte in range(256) if byte not in printable]
-        byte_of = {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
-        return TokenBytes([bytes(byte_of[character] for character in piece) if byte_of.keys() >= set(piece)
-                           else piece.encode() for piece in pieces], [])
+        return TokenBytes([tokenizer.piece_bytes(token_id) for token_id in range(tokenizer.vocab_size)], [])
+    pieces = [tokenizer.piece(token_id) or "" for token_id in range(tokenizer.vocab_size)]
     anchor = next((token_id for token_id, piece in enumerate(pieces) if piece.isalpha()), None)
     of_token, not_first = [], []
     for token_id, piece in enumerate(pieces):

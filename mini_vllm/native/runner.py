@@ -32,8 +32,8 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 class Step(Structure):
     _fields_ = [*((name, c_int) for name in ("num_tokens", "num_requests", "num_wanted", "table_width")),
                 *((name, c_void_p) for name in ("token_ids", "starts", "lengths", "wanted", "tables", "angles", "x",
-                                                "h", "qkv", "gate_up", "logits", "x_tiles", "spans", "last_spans",
-                                                "requests")),
+                                                "h", "qkv", "mlp", "gate_up", "logits", "x_tiles", "spans",
+                                                "last_spans", "requests")),
                 *((name, c_int) for name in ("num_spans", "has_nan"))]
 
 
@@ -84,11 +84,11 @@ class NativeRunner(ModelRunner):
         self.cache_class = cache_class(precision)
         super().__init__(model, num_blocks, block_size, attention)
         self._run = library().run_step
-        self._weights = Weights.of(model, constant("wide"))
+        by_tiles = precision in (FAST, FAST_PRODUCTS) and may_use_tiles()
+        self._weights = Weights.of(model, constant("wide"), by_tiles)
         self._network = self._weights.network(
             [blocks.ctypes.data for blocks in self.cache.blocks], block_size=block_size,
-            in_16_bits=self.cache_class is ShortKVCache,
-            by_tiles=precision in (FAST, FAST_PRODUCTS) and may_use_tiles())
+            in_16_bits=self.cache_class is ShortKVCache, by_tiles=by_tiles)
         self._frequencies = np.asarray(model._rope.frequencies)
         self._angles = np.zeros((0, model.config.head_dim), np.float32)
         self._buffers: dict[str, Array] = {}
@@ -122,13 +122,15 @@ class NativeRunner(ModelRunner):
         for row, table in zip(tables, batch.block_tables):
             known = table[:width]
             row[:len(known)] = known
-        widest = max(config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
+        attended, band = config.num_heads * config.head_dim, min(num_tokens, constant("band"))
+        widest = max(config.hidden_size, config.intermediate_size, attended)
         num_heads = config.num_heads + 2 * config.num_kv_heads
         arrays = [token_ids, np.asarray(batch.query_starts, np.int32),
                   np.asarray(batch.context_lens, np.int32), np.asarray(wanted, np.int32), tables, self._angles,
-                  self._buffer("x", num_tokens, config.hidden_size), self._buffer("h", num_tokens, widest),
+                  self._buffer("x", num_tokens, config.hidden_size),
+                  self._buffer("h", num_tokens, max(config.hidden_size, attended)),
                   self._buffer("qkv", num_tokens, num_heads * config.head_dim),
-                  self._buffer("gate_up", num_tokens, 2 * config.intermediate_size),
+                  self._buffer("mlp", band, widest), self._buffer("gate_up", band, 2 * config.intermediate_size),
                   self._buffer("logits", len(wanted), config.vocab_size),
                   self._buffer("x_tiles", num_tokens, widest),
                   *(self._buffer(name, num_tokens, 4) for name in ("spans", "last_spans", "requests"))]

@@ -27,7 +27,7 @@ enum { LANES = 4, ROWS = 8 };
 #else
 enum { LANES = 4, ROWS = 4 };
 #endif
-enum { WIDE = 2 * LANES, DEPTH = 128, SPAN_ROWS = 32, LEAST_SHARED = 4, MAX_HEAD_DIM = 256, MAX_BLOCK = 128 };
+enum { WIDE = 2 * LANES, DEPTH = 128, BAND = 256, IN_TILES = 16, SPAN_ROWS = 32, LEAST_SHARED = 4, MAX_HEAD_DIM = 256, MAX_BLOCK = 128 };
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
@@ -43,7 +43,8 @@ typedef int16_t shorts __attribute__((vector_size(2 * LANES), aligned(2), may_al
 
 /* A matrix [outs, ins] as strips [outs / WIDE][ins][WIDE], filled up with zeros. Numbers of 4 or 8 bits are packed as in
    MLX: a word holds 8 or 4 adjacent ins of one out. A number is then multiplied by the scale of its group, and the
-   offset is added: [outs / WIDE][ins / group][scale, offset][WIDE]. The bias, [outs], may be missing. */
+   offset is added: [outs / WIDE][ins / group][scale, offset][WIDE]. The bias, [outs], may be missing. If ``bits`` is
+   IN_TILES, a strip is in tiles (amx.h). */
 typedef struct { int outs, ins, bits, group; const void *numbers; const float *scales, *bias; } Matrix;
 typedef struct { Matrix qkv, o, gate_up, down; const float *norm, *mlp_norm, *qk_norm; void *pool; int window; } Layer;
 typedef struct {
@@ -61,7 +62,7 @@ typedef struct {
     const int *token_ids, *starts, *lengths; /* request r has tokens starts[r] to starts[r + 1], and lengths[r] with its context */
     const int *wanted, *tables;              /* tokens whose logits are wanted, ascending; [num_requests][table_width] */
     const float *angles;                              /* of each position, [head_dim / 2] cosines, then as many sines */
-    float *x, *h, *qkv, *gate_up, *logits;
+    float *x, *h, *qkv, *mlp, *gate_up, *logits;        /* mlp and gate_up have BAND rows */
     uint32_t *x_tiles; /* as large as h */
     Span *spans, *last_spans; /* space for num_tokens each; the last layer attends for the wanted tokens only */
     int *requests, num_spans;
@@ -193,15 +194,19 @@ static const float *unpack(const Matrix *m, int strip, int first, int count, flo
 
 #include "amx.h"
 
-/* out[rows, outs] = x[rows, ins] @ m.T + bias; with ``add``, that is added to what ``out`` holds. With ``x_tiles``, there is
-   space for x in tiles. */
+/* Whether rows are multiplied by this matrix in tiles; then what computes them splits them. */
+static int uses_tiles(const Matrix *m, int rows, const uint32_t *tiles) {
+    return tiles && (m->bits == IN_TILES || (rows >= LEAST_ROWS && m->ins % 32 == 0));
+}
+
+/* out[rows, outs] = x[rows, ins] @ m.T + bias; with ``add``, that is added to what ``out`` holds. ``x_tiles`` may hold x
+   in tiles. */
 static void project(const Matrix *m, const float *x, int rows, float *out, int add, uint32_t *x_tiles) {
     float space[DEPTH * WIDE] __attribute__((aligned(64)));
     long x_stride = padded(m->ins), out_stride = padded(m->outs);
-    int by_tiles = HAS_TILES && x_tiles && rows >= LEAST_ROWS && m->ins % 32 == 0;
-    if (by_tiles) {
-        FOR_PIECES(row, rows) split_row(x + row * x_stride, row, m->ins, x_tiles);
-        meet();
+    if (uses_tiles(m, rows, x_tiles)) {
+        project_by_tiles(m, rows, out, add, x_tiles);
+        return;
     }
     FOR_PIECES(strip, out_stride / WIDE) {
         float *to = out + strip * WIDE;
@@ -213,8 +218,7 @@ static void project(const Matrix *m, const float *x, int rows, float *out, int a
         for (int k = 0; k < m->ins; k += DEPTH) {
             int count = least(m->ins - k, DEPTH);
             const float *numbers = unpack(m, strip, k, count, space);
-            if (by_tiles) multiply_by_tiles(rows, count, x_tiles, k, m->ins, numbers, to, out_stride);
-            else multiply_weights(rows, (Product){count, x + k, numbers, to, x_stride, WIDE, out_stride, 0});
+            multiply_weights(rows, (Product){count, x + k, numbers, to, x_stride, WIDE, out_stride, 0});
         }
     }
     meet();
@@ -230,6 +234,7 @@ static void embed(const Matrix *m, const Step *s) {
         float *to = s->x + token * padded(m->ins);
         for (int k = 0; k < m->ins; k++)
             if (m->bits == 32) to[k] = ((const float *)m->numbers)[(first + k) * WIDE + lane];
+            else if (m->bits == IN_TILES) to[k] = number_in_tiles(m, s->token_ids[token], k);
             else {
                 const float *scale = m->scales + (first + k) / m->group * 2 * WIDE + lane;
                 uint32_t word = ((const uint32_t *)m->numbers)[(first + k) / per_word * WIDE + lane];
@@ -249,11 +254,14 @@ static float norm_of(const float *x, int size, float eps) {
     return 1 / sqrtf((sum + sum_of(sums)) / size + eps);
 }
 
-static void normalise(const float *x, const float *weight, int rows, int size, float eps, float *out) {
+/* Normalise rows for a product with m. */
+static void normalise(const float *x, const float *weight, int rows, const Matrix *m, float eps, float *out, uint32_t *tiles) {
+    int size = m->ins;
     FOR_PIECES(row, rows) {
         const float *from = x + row * padded(size);
         float *to = out + row * padded(size), factor = norm_of(from, size, eps);
         for (int i = 0; i < size; i++) to[i] = from[i] * factor * weight[i];
+        if (uses_tiles(m, rows, tiles)) split_row(to, row, size, tiles);
     }
     meet();
 }
@@ -368,31 +376,41 @@ typedef struct {
 static void attend_blocks(Attending *a, int request, int row, int rows, int position, int index, int end) {
     const Model *m = a->m;
     int dim = m->head_dim, size = m->block_size, width = m->in_16_bits ? 2 : 4, window = a->layer->window;
-    int dim_stride = padded(dim), size_stride = padded(size);
+    int dim_stride = padded(dim), most = size % WIDE ? 1 : MAX_BLOCK / size; /* blocks whose scores are softened at once */
     void (*product)(int, Product) = m->in_16_bits ? multiply_shorts : multiply_floats;
     const float *query = a->query + row * dim;
     float *sum = a->sum + row * dim_stride, *score = a->score;
-    for (; index < end; index++) {
-        const char *keys = keys_of(m, a->layer, a->s, request, index, a->kv_head);
-        const char *values = keys + m->kv_heads * head_bytes(m);
-        long ahead = keys_of(m, a->layer, a->s, request, least(index + 1, end - 1), a->kv_head) - keys;
-        memset(score, 0, sizeof(float) * rows * size_stride);
-        for (int i = 0; i < size; i += WIDE)
-            product(rows, (Product){dim, query, keys + i * width, score + i, dim, size, size_stride, ahead});
-        if (m->in_16_bits) scale_tokens(score, rows, size_stride, scales_of(m, keys), size);
+    for (int last = end - 1, next; index < end; index = next) {
+        next = least(index + most, end);
+        int width_of_scores = padded((next - index) * size);
+        memset(score, 0, sizeof(float) * rows * width_of_scores);
+        for (int block = index; block < next; block++) {
+            const char *keys = keys_of(m, a->layer, a->s, request, block, a->kv_head);
+            float *of_block = score + (block - index) * size;
+            long ahead = keys_of(m, a->layer, a->s, request, least(block + 1, last), a->kv_head) - keys;
+            for (int i = 0; i < size; i += WIDE)
+                product(rows, (Product){dim, query, keys + i * width, of_block + i, dim, size, width_of_scores, ahead});
+            if (m->in_16_bits) scale_tokens(of_block, rows, width_of_scores, scales_of(m, keys), size);
+        }
         for (int i = 0; i < rows; i++) {
-            int seen = position + i / a->group + 1 - index * size; /* tokens of this block up to the row's own */
+            int seen = position + i / a->group + 1 - index * size; /* tokens of these blocks up to the row's own */
             int from = window ? seen - window : 0;
-            float shrink = soften(score + i * size_stride, from, least(seen, size), size_stride, a->top + row + i,
-                                  a->total + row + i);
+            float shrink = soften(score + i * width_of_scores, from, least(seen, (next - index) * size), width_of_scores,
+                                  a->top + row + i, a->total + row + i);
             if (shrink != 1)
                 for (int k = 0; k < dim; k++) sum[i * dim_stride + k] *= shrink;
         }
-        /* No value after the last row's token: it may be NaN, which a weight of 0 does not remove. */
-        int count = least(position + (rows - 1) / a->group + 1 - index * size, size);
-        if (m->in_16_bits) scale_tokens(score, rows, size_stride, scales_of(m, values), count);
-        for (int i = 0; i < dim; i += WIDE)
-            product(rows, (Product){count, score, values + i * width, sum + i, size_stride, dim, dim_stride, ahead});
+        for (int block = index; block < next; block++) {
+            const char *values = keys_of(m, a->layer, a->s, request, block, a->kv_head) + m->kv_heads * head_bytes(m);
+            float *of_block = score + (block - index) * size;
+            long ahead = keys_of(m, a->layer, a->s, request, least(block + 1, last), a->kv_head)
+                         + m->kv_heads * head_bytes(m) - values;
+            /* No value after the last row's token: it may be NaN, which a weight of 0 does not remove. */
+            int count = least(position + (rows - 1) / a->group + 1 - block * size, size);
+            if (m->in_16_bits) scale_tokens(of_block, rows, width_of_scores, scales_of(m, values), count);
+            for (int i = 0; i < dim; i += WIDE)
+                product(rows, (Product){count, of_block, values + i * width, sum + i, width_of_scores, dim, dim_stride, ahead});
+        }
     }
 }
 
@@ -400,10 +418,10 @@ static void attend_span(const Model *m, const Layer *layer, const Step *s, Span 
     int group = m->heads / m->kv_heads, rows = span.num_tokens * group, dim = m->head_dim, size = m->block_size;
     Attending a; /* without an initialiser, which would set 80 KB to 0 */
     a.m = m, a.layer = layer, a.s = s, a.kv_head = kv_head, a.group = group;
+    const float *from = s->qkv + span.token * padded((m->heads + 2 * m->kv_heads) * dim) + kv_head * group * dim;
+    for (int token = 0; token < span.num_tokens; token++, from += padded((m->heads + 2 * m->kv_heads) * dim))
+        for (int i = 0; i < group * dim; i++) a.query[token * group * dim + i] = from[i] * m->scale;
     for (int row = 0; row < rows; row++) {
-        const float *from = s->qkv + (span.token + row / group) * padded((m->heads + 2 * m->kv_heads) * dim)
-                            + (kv_head * group + row % group) * dim;
-        for (int i = 0; i < dim; i++) a.query[row * dim + i] = from[i] * m->scale;
         a.top[row] = -1e30f; /* not -INFINITY: the difference of two would be NaN */
         a.total[row] = 0;
     }
@@ -418,10 +436,10 @@ static void attend_span(const Model *m, const Layer *layer, const Step *s, Span 
         }
     } else
         attend_blocks(&a, span.request, 0, rows, first, start, (first + span.num_tokens - 1) / size + 1);
-    for (int row = 0; row < rows; row++)
-        for (int i = 0; i < dim; i++)
-            out[(span.token + row / group) * padded(m->heads * dim) + (kv_head * group + row % group) * dim + i] =
-                a.sum[row * padded(dim) + i] / a.total[row];
+    for (int row = 0; row < rows; row++) {
+        float *to = out + (span.token + row / group) * padded(m->heads * dim) + (kv_head * group + row % group) * dim;
+        for (int i = 0; i < dim; i++) to[i] = a.sum[row * padded(dim) + i] / a.total[row];
+    }
 }
 
 static void attend(const Model *m, const Layer *layer, const Step *s, const Span *spans, int num_spans) {
@@ -430,13 +448,21 @@ static void attend(const Model *m, const Layer *layer, const Step *s, const Span
     meet();
 }
 
-/* h = silu(gate) * up */
-static void swiglu(const float *gate_up, int rows, int size, float *out) {
+/* out = silu(gate) * up, for a product with m */
+static void swiglu(const float *gate_up, int rows, const Matrix *m, float *out, uint32_t *tiles) {
+    int size = m->ins;
     FOR_PIECES(row, rows) {
         const float *gate = gate_up + row * padded(2 * size), *up = gate + size;
         for (int i = 0; i < size; i += LANES)
             *(vec *)(out + row * padded(size) + i) = at(gate + i) / (1 + exp_of(-at(gate + i))) * at(up + i);
+        if (uses_tiles(m, rows, tiles)) split_row(out + row * padded(size), row, size, tiles);
     }
+    meet();
+}
+
+static void split(const float *x, int rows, const Matrix *m, uint32_t *tiles) {
+    if (!uses_tiles(m, rows, tiles)) return;
+    FOR_PIECES(row, rows) split_row(x + row * padded(m->ins), row, m->ins, tiles);
     meet();
 }
 
@@ -457,13 +483,16 @@ static void compute(void *of) {
     Step *s = ((Work *)of)->step;
     int rows = s->num_tokens;
     uint32_t *tiles = m->by_tiles ? s->x_tiles : 0;
-    if (tiles) begin_tiles();
+    if (tiles) begin_tiles(rows);
     embed(&m->embedding, s);
     for (int i = 0; i < m->num_layers; i++) {
         const Layer *layer = m->layers + i;
         int only_wanted = i == m->num_layers - 1 && s->num_wanted < s->num_tokens;
-        normalise(s->x, layer->norm, rows, m->hidden, m->eps, s->h);
-        project(&layer->qkv, s->h, rows, s->qkv, 0, tiles);
+        for (int first = 0, band; first < rows; first += band) {
+            band = least(rows - first, BAND);
+            normalise(s->x + first * padded(m->hidden), layer->norm, band, &layer->qkv, m->eps, s->h, tiles);
+            project(&layer->qkv, s->h, band, s->qkv + first * padded(layer->qkv.outs), 0, tiles);
+        }
         rotate_and_write_all(m, layer, s, only_wanted);
         attend(m, layer, s, only_wanted ? s->last_spans : s->spans, only_wanted ? s->num_wanted : s->num_spans);
         if (only_wanted) {
@@ -471,13 +500,18 @@ static void compute(void *of) {
             keep(s, s->h, m->heads * m->head_dim);
             rows = s->num_wanted;
         }
-        project(&layer->o, s->h, rows, s->x, 1, tiles);
-        normalise(s->x, layer->mlp_norm, rows, m->hidden, m->eps, s->h);
-        project(&layer->gate_up, s->h, rows, s->gate_up, 0, tiles);
-        swiglu(s->gate_up, rows, m->mlp, s->h);
-        project(&layer->down, s->h, rows, s->x, 1, tiles);
+        for (int first = 0, band; first < rows; first += band) { /* what it computes stays in the second-level cache */
+            float *x = s->x + first * padded(m->hidden);
+            band = least(rows - first, BAND);
+            split(s->h + first * padded(layer->o.ins), band, &layer->o, tiles);
+            project(&layer->o, s->h + first * padded(layer->o.ins), band, x, 1, tiles);
+            normalise(x, layer->mlp_norm, band, &layer->gate_up, m->eps, s->mlp, tiles);
+            project(&layer->gate_up, s->mlp, band, s->gate_up, 0, tiles);
+            swiglu(s->gate_up, band, &layer->down, s->mlp, tiles);
+            project(&layer->down, s->mlp, band, x, 1, tiles);
+        }
     }
-    normalise(s->x, m->norm, rows, m->hidden, m->eps, s->h);
+    normalise(s->x, m->norm, rows, &m->head, m->eps, s->h, tiles);
     project(&m->head, s->h, rows, s->logits, 0, tiles);
     if (tiles) end_tiles();
 }
@@ -521,7 +555,7 @@ static void divide(const Model *m, Step *s, int num_threads) {
 
 #include "choose.h"
 
-const int wide = WIDE, span_rows = SPAN_ROWS, max_head_dim = MAX_HEAD_DIM, max_block = MAX_BLOCK;
+const int wide = WIDE, band = BAND, span_rows = SPAN_ROWS, max_head_dim = MAX_HEAD_DIM, max_block = MAX_BLOCK;
 
 void run_step(const Model *m, Step *s, int num_threads) {
     divide(m, s, num_threads);

@@ -6,16 +6,19 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-enum { SPINS = 4000, STACK_BYTES = 1 << 20 };
+enum { SPINS = 4000, STACK_BYTES = 1 << 20, SHARES = 32 };
 
 static struct {
     pthread_mutex_t running, lock;
     pthread_cond_t begins;
     int size;                  /* threads, with the caller's; 0 before the first run */
-    atomic_int piece, arrived; /* the next piece; threads that wait at the end of a loop */
-    atomic_uint run, passed;   /* runs begun and loops ended: after 2**32 they begin again */
     void (*work)(void *);
     void *of;
+    /* Each in a cache line of its own: the next piece; threads that wait at the end of a loop; runs begun and loops ended
+       (after 2**32 they begin again). */
+    _Alignas(64) atomic_int piece;
+    _Alignas(64) atomic_int arrived;
+    _Alignas(64) atomic_uint run, passed;
 } team = {.running = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .begins = PTHREAD_COND_INITIALIZER};
 
 static inline void spin(void) {
@@ -37,8 +40,11 @@ static void meet(void) {
         for (int i = 0; atomic_load(&team.passed) == passed; i++) i < SPINS ? spin() : (void)sched_yield();
 }
 
-/* FOR_PIECES(i, count) { … } meet(); */
-#define FOR_PIECES(i, count) for (int i, i##_end = (count); (i = atomic_fetch_add(&team.piece, 1)) < i##_end;)
+/* FOR_PIECES(i, count) { … } meet(); of very many, a thread takes several at once. */
+#define FOR_PIECES(i, count) \
+    for (int i##_all = (count), i##_some = 1 + i##_all / (SHARES * team.size), i##_first; \
+         (i##_first = atomic_fetch_add(&team.piece, i##_some)) < i##_all;) \
+        for (int i = i##_first; i < i##_first + i##_some && i < i##_all; i++)
 
 static void *take_part(void *unused) {
     for (unsigned seen = 0;; seen++) {

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 
 from mini_vllm.attention import paged_attention
 from mini_vllm.backend import mx, nn
@@ -130,6 +130,32 @@ def test_what_is_rounded_changes_logits_by_little(name, precision, tolerance):
     tolerance = tolerance or tile_tolerance()
     for seed in range(examples(2)):
         compare(network(name), [16, 5, 64][seed % 3], seed, precision=precision, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("kind", [mx.float16, mx.bfloat16])
+def test_weights_of_16_bits_are_held_in_tiles_and_come_back_as_they_were(kind):
+    from mini_vllm.native.runner import NativeRunner, may_use_tiles
+    model = make_random({**SHAPE, **SHAPES["qwen2"]}).model
+    model.update(tree_map(lambda array: array.astype(kind).astype(mx.float32), model.parameters()))
+    before = tree_flatten(tree_map(np.array, model.parameters()))
+    runner = NativeRunner(model, 20, 16, precision="fast-products")
+    assert {layer["qkv"].bits for layer in runner._weights._layers} == {16 if may_use_tiles() else 32}
+    compare(model, 16, 0, precision="fast-products", tolerance=tile_tolerance())
+    compare(model, 16, 0)
+    for (name, array), (_, now) in zip(before, tree_flatten(model.parameters())):
+        np.testing.assert_array_equal(now, array, name)
+
+
+@pytest.mark.parametrize("precision", ["exact", "fast-products"])
+def test_many_tokens_are_computed_band_by_band(precision):
+    from mini_vllm.native.runner import NativeRunner, constant
+    model, random = network("qwen3"), np.random.default_rng(0)
+    lengths, tables = [constant("band") + 20, constant("band") - 3, 1], [range(1, 41), range(41, 81), range(81, 121)]
+    plain, native = (kind(model, 130, 16, **options) for kind, options in (
+        (ModelRunner, dict(attention=paged_attention)), (NativeRunner, dict(precision=precision))))
+    steps = [RequestStep(random.integers(0, 256, length).tolist(), list(table), length, True, bool(request))
+             for request, (length, table) in enumerate(zip(lengths, tables))]
+    np.testing.assert_allclose(np.array(native.step(steps)), np.array(plain.step(steps)), atol=1e-3)
 
 
 def test_keys_and_values_in_16_bits_change_something_and_take_half_the_memory():

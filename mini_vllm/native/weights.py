@@ -33,6 +33,8 @@ class Network(Structure):
                 ("norm", c_void_p)]
 
 
+#: The ``bits`` of a matrix in AMX's tiles.
+IN_TILES = 16
 #: What step.c multiplies without expanding it.
 PACKINGS = [Packing(size, bits, "affine") for size in GROUP_SIZES for bits in (4, 8)]
 
@@ -45,15 +47,16 @@ class Weights:
     """
 
     @classmethod
-    def of(cls, model: Model, wide: int) -> Weights:
-        """Return the network's weights, which all its runners share."""
+    def of(cls, model: Model, wide: int, by_tiles: bool) -> Weights:
+        """Return the network's weights, which all its runners share if they multiply alike: by AMX, or without it."""
         held: Weights | None = getattr(model, "_native", None)
-        if held is None:
-            model._native = held = cls(model, wide)
+        if held is None or held._by_tiles != by_tiles:
+            model.take_back()
+            model._native = held = cls(model, wide, by_tiles)
         return held
 
-    def __init__(self, model: Model, wide: int) -> None:
-        self._wide = wide
+    def __init__(self, model: Model, wide: int, by_tiles: bool) -> None:
+        self._wide, self._by_tiles = wide, by_tiles
         self._arrays: list[Array] = []  # kept alive
         #: What was released: the module, the array's name, its strips, the number of its rows, and its type.
         self._released: list[tuple[nn.Module, str, Array, int, mx.Dtype]] = []
@@ -78,6 +81,7 @@ class Weights:
     def _put_back(self, model: Model) -> None:
         model._put_back = None
         for module, name, strips, num_rows, dtype in self._released:
+            strips = added(strips) if strips.dtype == np.uint16 else strips
             rows = strips.swapaxes(1, 2).reshape(-1, strips.shape[1])[:num_rows]
             module[name] = mx.array(rows).astype(dtype)
         self._released = []
@@ -96,15 +100,17 @@ class Weights:
             return Matrix(outs, ins, module.bits, module.group_size, numbers, self._keep(np.stack(kinds, axis=2)), bias)
         if "scales" not in module and "weight" in module:
             outs, ins = module.weight.shape
-            return Matrix(outs, ins, 32, 0, self._released_strips(module, "weight"), None, bias)
+            numbers = self._released_strips(module, "weight")
+            return Matrix(outs, ins, IN_TILES if self._arrays[-1].dtype == np.uint16 else 32, 0, numbers, None, bias)
         weight = _unpacked(module)
         return Matrix(*weight.shape, 32, 0, self._keep(self._strips(weight)), None, bias)
 
     def _released_strips(self, module: nn.Module, name: str) -> int:
         """Release an array of a module, and return the address of its strips."""
         array = module[name]
-        in_floats = array if array.dtype == mx.uint32 else array.astype(mx.float32)
-        address = self._keep(self._strips(in_floats))
+        strips = self._strips(array if array.dtype == mx.uint32 else array.astype(mx.float32))
+        tiles = in_tiles(strips) if self._by_tiles and array.dtype != mx.uint32 else None
+        address = self._keep(strips if tiles is None else tiles)
         self._released.append((module, name, self._arrays[-1], array.shape[0], array.dtype))
         module[name] = mx.zeros((0,), array.dtype)
         return address
@@ -145,6 +151,28 @@ def _unpacked(module: nn.Module) -> mx.array:
     biases = module.biases.astype(mx.float32) if "biases" in module else None
     scales = module.scales if biases is None else module.scales.astype(mx.float32)
     return mx.dequantize(weight, scales, biases, module.group_size, module.bits, module.mode, dtype=mx.float32)
+
+
+def in_tiles(strips: Array) -> Array | None:
+    """Return strips [n, ins, 32] as tiles [n, ins / 32, side, part, ins / 2, 16 outs, 2]: see amx.h.
+
+    A part of a number is a bfloat16. Return None if two parts are not the whole number: they are if it has 16 bits.
+    """
+    num, ins, _ = strips.shape
+    high = (strips.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    parts = np.stack([high, strips - high]).view(np.uint32)
+    if ins % 32 or (parts & 0xFFFF).any():
+        return None
+    halves = (parts >> 16).astype(np.uint16).reshape(2, num, ins // 32, 16, 2, 2, 16)
+    tiles: Array = halves.transpose(1, 2, 5, 0, 3, 6, 4)
+    return tiles
+
+
+def added(tiles: Array) -> Array:
+    """Return the strips whose parts are in ``tiles``."""
+    parts = (tiles.astype(np.uint32) << 16).view(np.float32).sum(axis=3)  # [n, ins / 32, side, ins / 2, outs, 2]
+    strips: Array = parts.transpose(0, 1, 3, 5, 2, 4).reshape(len(tiles), -1, 32)
+    return strips
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
