@@ -132,7 +132,7 @@ class NativeRunner(ModelRunner):
                   self._buffer("qkv", num_tokens, num_heads * config.head_dim),
                   self._buffer("mlp", band, widest), self._buffer("gate_up", band, 2 * config.intermediate_size),
                   self._buffer("logits", len(wanted), config.vocab_size),
-                  self._buffer("x_tiles", num_tokens, widest),
+                  self._buffer("x_tiles", num_tokens, widest + widest // 32 + 16),
                   *(self._buffer(name, num_tokens, 4) for name in ("spans", "last_spans", "requests"))]
         step = Step(num_tokens, len(batch.context_lens), len(wanted), width, *(array.ctypes.data for array in arrays))
         self._run(ctypes.byref(self._network), ctypes.byref(step), self._num_threads)

@@ -31,7 +31,7 @@ enum { WIDE = 2 * LANES, DEPTH = 128, BAND = 256, IN_TILES = 16, SPAN_ROWS = 32,
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL _Pragma("GCC unroll 16")
 #endif
 #define INLINE static inline __attribute__((always_inline))
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -196,7 +196,7 @@ static const float *unpack(const Matrix *m, int strip, int first, int count, flo
 
 /* Whether rows are multiplied by this matrix in tiles; then what computes them splits them. */
 static int uses_tiles(const Matrix *m, int rows, const uint32_t *tiles) {
-    return tiles && (m->bits == IN_TILES || (rows >= LEAST_ROWS && m->ins % 32 == 0));
+    return tiles && (m->bits < 32 || (rows >= LEAST_ROWS && m->ins % 32 == 0));
 }
 
 /* out[rows, outs] = x[rows, ins] @ m.T + bias; with ``add``, that is added to what ``out`` holds. ``x_tiles`` may hold x
@@ -261,7 +261,7 @@ static void normalise(const float *x, const float *weight, int rows, const Matri
         const float *from = x + row * padded(size);
         float *to = out + row * padded(size), factor = norm_of(from, size, eps);
         for (int i = 0; i < size; i++) to[i] = from[i] * factor * weight[i];
-        if (uses_tiles(m, rows, tiles)) split_row(to, row, size, tiles);
+        if (uses_tiles(m, rows, tiles)) split_row(to, row, rows, m, tiles);
     }
     meet();
 }
@@ -455,14 +455,14 @@ static void swiglu(const float *gate_up, int rows, const Matrix *m, float *out, 
         const float *gate = gate_up + row * padded(2 * size), *up = gate + size;
         for (int i = 0; i < size; i += LANES)
             *(vec *)(out + row * padded(size) + i) = at(gate + i) / (1 + exp_of(-at(gate + i))) * at(up + i);
-        if (uses_tiles(m, rows, tiles)) split_row(out + row * padded(size), row, size, tiles);
+        if (uses_tiles(m, rows, tiles)) split_row(out + row * padded(size), row, rows, m, tiles);
     }
     meet();
 }
 
 static void split(const float *x, int rows, const Matrix *m, uint32_t *tiles) {
     if (!uses_tiles(m, rows, tiles)) return;
-    FOR_PIECES(row, rows) split_row(x + row * padded(m->ins), row, m->ins, tiles);
+    FOR_PIECES(row, rows) split_row(x + row * padded(m->ins), row, rows, m, tiles);
     meet();
 }
 
