@@ -11,7 +11,7 @@
 /* Words of two numbers in a tile; with fewer rows, splitting weights costs more than it saves; numbers of a strip that stay
    in the second-level cache; up to this many rows, packed numbers are multiplied as they are, with so many ins at once
    that all tiles stay in the first-level cache. */
-enum { TILE = 256, LEAST_ROWS = 10, MOST_INS = 768, FEW_ROWS = 32, FEW_INS = 256 };
+enum { TILE = 256, LEAST_ROWS = 5, MOST_INS = 768, FEW_ROWS = 32, FEW_INS = 256 };
 
 /* Linux lets a process use tiles when it asks; every thread says which shapes they have. */
 int may_use_tiles(void) { return !syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XFEATURE_XTILEDATA */); }
@@ -110,14 +110,15 @@ INLINE void multiply_tiles(const int two, int steps, int add, const uint32_t *x,
     FOR_SUMS(_tile_stored)
 }
 
-/* Turn packed numbers of a strip into tiles [two of 16 outs][count / 32]: whole numbers up to 255 are bfloat16s. */
-INLINE void unpack_tiles(const int bits, const ints *word, int count, uint32_t *tiles) {
+/* Turn packed numbers of a strip into tiles [two of 16 outs][count / 32]: whole numbers up to 255 are bfloat16s. Meanwhile,
+   fetch what is ``ahead``. */
+INLINE void unpack_tiles(const int bits, const ints *word, int count, uint32_t *tiles, long ahead) {
     const int apart = 16 / bits; /* as in order_of_pairs */
     ints even = 2 * lanes & 15, table = pair((ints)__builtin_convertvector(even, vec), (ints)__builtin_convertvector(even + 1, vec));
     for (int k = 0; k < count; k += 64 / bits / 2, word += 2)
         for (int side = 0; side < 2; side++) {
             ints *to = (ints *)(tiles + (side * count + k) / 32 * TILE) + k % 32 / 2;
-            __builtin_prefetch(word + FEW_INS * bits / 16 + side); /* the next ins: until these are multiplied */
+            __builtin_prefetch(word + ahead + side);
             UNROLL for (int i = 0; i < apart; i++) {
                 ints numbers = word[side] >> i * bits, right = numbers & 255, left = numbers >> 16 & 255;
                 if (bits == 4) to[i] = (ints)_mm512_permutexvar_epi16((__m512i)numbers, (__m512i)table); /* by 5 bits */
@@ -126,12 +127,12 @@ INLINE void unpack_tiles(const int bits, const ints *word, int count, uint32_t *
         }
 }
 
-/* out[rows][16 outs] += x @ packed numbers, both as tiles. What a group adds up to is multiplied by its scales, and its
+/* out[16 rows][16 outs] += x @ packed numbers, both as tiles. What a group adds up to is multiplied by its scales, and its
    offsets are multiplied by the sums of x. */
-INLINE void multiply_groups(const int rows, int count, int group, const uint32_t *x, const float *sums, long x_stride,
+static void multiply_groups(int count, int group, const uint32_t *x, const float *sums, long x_stride,
                             const uint32_t *tiles, const vec *scales, int add, float *out, long out_stride) {
     vec sum[16], product[4][16], none = {0};
-    UNROLL for (int row = 0; row < rows; row++) sum[row] = add ? at(out + row * out_stride) : none;
+    UNROLL for (int row = 0; row < 16; row++) sum[row] = add ? at(out + row * out_stride) : none;
 #define MULTIPLY_GROUP(tile, b) if (k + tile * group < count) { \
         _tile_zero(tile); \
         for (int end = group; end > 0; end -= 32, x += 32, tiles += TILE, sums++) { \
@@ -140,16 +141,16 @@ INLINE void multiply_groups(const int rows, int count, int group, const uint32_t
             _tile_dpbf16ps(tile, 4, b); \
             _tile_loadd(5, x, 4 * x_stride); \
             _tile_dpbf16ps(tile, 5, b); \
-            UNROLL for (int row = 0; row < rows; row++) sum[row] += sums[row * x_stride] * scales[4 * tile + 2]; \
+            UNROLL for (int row = 0; row < 16; row++) sum[row] += sums[row * x_stride] * scales[4 * tile + 2]; \
         } }
 #define SCALE_GROUP(tile) if (k + tile * group < count) \
-        UNROLL for (int row = 0; row < rows; row++) sum[row] += product[tile][row] * scales[4 * tile];
+        UNROLL for (int row = 0; row < 16; row++) sum[row] += product[tile][row] * scales[4 * tile];
     for (int k = 0; k < count; k += 4 * group, scales += 16) { /* four at once: each product waits for the last of its group */
         MULTIPLY_GROUP(0, 6) MULTIPLY_GROUP(1, 7) MULTIPLY_GROUP(2, 6) MULTIPLY_GROUP(3, 7)
         _tile_stored(0, product[0], 64); _tile_stored(1, product[1], 64); _tile_stored(2, product[2], 64); _tile_stored(3, product[3], 64);
         SCALE_GROUP(0) SCALE_GROUP(1) SCALE_GROUP(2) SCALE_GROUP(3)
     }
-    UNROLL for (int row = 0; row < rows; row++) *(vec *)(out + row * out_stride) = sum[row];
+    UNROLL for (int row = 0; row < 16; row++) *(vec *)(out + row * out_stride) = sum[row];
 }
 
 /* Multiply x by numbers first … first + count of a strip that is packed. */
@@ -158,17 +159,15 @@ static void multiply_packed(const Matrix *m, int strip, int first, int count, in
     long start = (long)strip * m->ins + first, stride = padded(m->outs);
     const ints *words = (const ints *)m->numbers + start * m->bits / 32 * 2;
     const vec *scales = (const vec *)m->scales + start / m->group * 4;
-    for (int i = 0; i < count / m->group * 4; i++) __builtin_prefetch(scales + count / m->group * 4 + i);
-    if (m->bits == 4) unpack_tiles(4, words, count, space);
-    else unpack_tiles(8, words, count, space);
+    long ahead = first + count < m->ins ? count : (long)team.size * m->ins - first; /* probably this thread's next strip */
+    for (int i = 0; i < count / m->group * 4; i++) __builtin_prefetch(scales + ahead / m->group * 4 + i);
+    if (m->bits == 4) unpack_tiles(4, words, count, space, ahead * 4 / 32 * 2);
+    else unpack_tiles(8, words, count, space, ahead * 8 / 32 * 2);
     for (int row = 0; row < rows; row += 16, x += 16 * split_size(m), out += 16 * stride)
         for (int side = 0; side < 2; side++) {
             const float *sums = (const float *)(x + m->ins) + first / 32;
-#define MULTIPLY(n) multiply_groups(n, count, m->group, x + first, sums, split_size(m), \
-                                    space + side * count / 32 * TILE, scales + side, add, out + side * LANES, stride)
-            if (rows == 1) MULTIPLY(1);
-            else if (rows <= 4) MULTIPLY(4);
-            else MULTIPLY(16);
+            multiply_groups(count, m->group, x + first, sums, split_size(m), space + side * count / 32 * TILE, scales + side,
+                            add, out + side * LANES, stride);
         }
 }
 

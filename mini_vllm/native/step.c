@@ -27,7 +27,7 @@ enum { LANES = 4, ROWS = 8 };
 #else
 enum { LANES = 4, ROWS = 4 };
 #endif
-enum { WIDE = 2 * LANES, DEPTH = 128, BAND = 256, IN_TILES = 16, SPAN_ROWS = 32, LEAST_SHARED = 4, MAX_HEAD_DIM = 256, MAX_BLOCK = 128 };
+enum { WIDE = 2 * LANES, DEPTH = 128, BAND = 256, IN_TILES = 16, SPAN_ROWS = 32, LEAST_SHARED = 4, MIXED = 16, MAX_HEAD_DIM = 256, MAX_BLOCK = 128 };
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
@@ -196,7 +196,7 @@ static const float *unpack(const Matrix *m, int strip, int first, int count, flo
 
 /* Whether rows are multiplied by this matrix in tiles; then what computes them splits them. */
 static int uses_tiles(const Matrix *m, int rows, const uint32_t *tiles) {
-    return tiles && (m->bits < 32 || (rows >= LEAST_ROWS && m->ins % 32 == 0));
+    return tiles && (m->bits == IN_TILES || (rows >= LEAST_ROWS && m->ins % 32 == 0));
 }
 
 /* out[rows, outs] = x[rows, ins] @ m.T + bias; with ``add``, that is added to what ``out`` holds. ``x_tiles`` may hold x
@@ -308,6 +308,20 @@ static void rotate(float *restrict a, float *restrict b, const float *cosine, co
     }
 }
 
+static int mixes(const Model *m) { return m->in_16_bits && m->head_dim > MIXED && !(m->head_dim & (m->head_dim - 1)); }
+
+/* Mix the numbers of a query or key that are MIXED or more apart (steps of a Hadamard transform); this multiplies their
+   product by dim / MIXED. Then few numbers of a key are much larger than the others, and 16 bits hold them more exactly. */
+static void mix(float *x, int dim) {
+    for (int apart = dim / 2; apart >= MIXED; apart /= 2)
+        for (int start = 0; start < dim; start += 2 * apart)
+            for (int i = start; i < start + apart; i++) {
+                float a = x[i], b = x[i + apart];
+                x[i] = a + b;
+                x[i + apart] = a - b;
+            }
+}
+
 /* Rotate queries and keys, and write keys and values into the blocks: keys [head_dim][block_size], so that a few of
    them are a strip, and values [block_size][head_dim]. */
 static void rotate_and_write(const Model *m, const Layer *layer, Step *s, int token, int search_nan) {
@@ -322,6 +336,7 @@ static void rotate_and_write(const Model *m, const Layer *layer, Step *s, int to
             for (int i = 0; i < dim; i++) x[i] *= factor * layer->qk_norm[head * dim + i];
         }
         rotate(x, x + half, cosine, sine, half);
+        if (mixes(m)) mix(x, dim);
     }
     for (int head = 0; head < m->kv_heads; head++) {
         const float *key = heads + (m->heads + head) * dim, *value = key + m->kv_heads * dim;
@@ -418,9 +433,10 @@ static void attend_span(const Model *m, const Layer *layer, const Step *s, Span 
     int group = m->heads / m->kv_heads, rows = span.num_tokens * group, dim = m->head_dim, size = m->block_size;
     Attending a; /* without an initialiser, which would set 80 KB to 0 */
     a.m = m, a.layer = layer, a.s = s, a.kv_head = kv_head, a.group = group;
+    float scale = mixes(m) ? m->scale * MIXED / dim : m->scale;
     const float *from = s->qkv + span.token * padded((m->heads + 2 * m->kv_heads) * dim) + kv_head * group * dim;
     for (int token = 0; token < span.num_tokens; token++, from += padded((m->heads + 2 * m->kv_heads) * dim))
-        for (int i = 0; i < group * dim; i++) a.query[token * group * dim + i] = from[i] * m->scale;
+        for (int i = 0; i < group * dim; i++) a.query[token * group * dim + i] = from[i] * scale;
     for (int row = 0; row < rows; row++) {
         a.top[row] = -1e30f; /* not -INFINITY: the difference of two would be NaN */
         a.total[row] = 0;
