@@ -1,17 +1,29 @@
 /* Products of many rows by AMX, at nearly the accuracy of float32. A number is the sum of two bfloat16s: hi is the number
-   rounded, lo is what that leaves. So x * w = x_hi * w_hi + x_lo * w_hi + x_hi * w_lo, but for 1 / 2**17.
+   rounded, lo is what that leaves, rounded. So x * w = x_hi * w_hi + x_lo * w_hi + x_hi * w_lo, but for 1 / 2**16.
 
    A tile is 16 rows of 64 bytes. An instruction multiplies 16 rows of 32 numbers (a tile of x) by 32 numbers of 16 outs
    (a tile of weights: each of its rows has two adjacent numbers of every out), and adds that to 16 rows of 16 floats. */
+enum { TILE = 256 }; /* words of two numbers */
+
+/* Return number k of an out whose matrix is in tiles. */
+static float number_in_tiles(const Matrix *m, int out, int k) {
+    const uint32_t *high = (const uint32_t *)m->numbers + ((long)out / WIDE * m->ins + k / 32 * 32) * WIDE
+                           + out % WIDE / 16 * 2 * TILE + k % 32 / 2 * 16 + out % 16;
+    union { uint32_t bits; float number; } hi = {high[0] >> k % 2 * 16 << 16}, lo = {high[TILE] >> k % 2 * 16 << 16};
+    return hi.number + lo.number;
+}
+
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Words of two numbers in a tile; with fewer rows, splitting weights costs more than it saves; numbers of a strip that stay
-   in the second-level cache; up to this many rows, packed numbers are multiplied as they are, with so many ins at once
-   that all tiles stay in the first-level cache. */
-enum { TILE = 256, LEAST_ROWS = 5, MOST_INS = 768, FEW_ROWS = 32, FEW_INS = 256 };
+enum {
+    MIN_ROWS = 5,   /* for fewer, splitting weights costs more than it saves */
+    MOST_INS = 768, /* tiles of a strip that are made at once: they stay in the second-level cache */
+    FEW_ROWS = 32,  /* up to so many, packed numbers are multiplied as they are, */
+    FEW_INS = 256   /* with so many ins at once: all tiles stay in the first-level cache */
+};
 
 /* Linux lets a process use tiles when it asks; every thread says which shapes they have. */
 int may_use_tiles(void) { return !syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XFEATURE_XTILEDATA */); }
@@ -24,34 +36,36 @@ static void begin_tiles(int rows) {
 
 static void end_tiles(void) { _tile_release(); }
 
+/* Two bfloat16s in a word, from the upper halves of two. To round, 0x8000 is added before. */
 static inline ints pair(ints even, ints odd) { return (ints)((words)even >> 16) | (odd & -65536); }
-static inline ints rest(ints x, ints high) { return (ints)((vec)x - (vec)(high & -65536)); }
+static inline ints rest_of(ints x, ints high) { return (ints)((vec)x - (vec)(high & -65536)) + 0x8000; }
+
 
 static const ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 /* Where a pair of numbers comes from, in rows of 16 pairs: unpacked numbers are adjacent; packed ones are half a word
    apart, so that one shift moves both to the beginnings of the word's halves. */
 static inline ints order_of_pairs(int bits) {
-    int by = bits == 4 ? 2 : bits == 8, apart = 1 << by;
+    int apart = 16 / bits, by = __builtin_ctz(apart);
     ints first = (lanes >> by) * 2 * apart + (lanes & (apart - 1));
     return first | (first + apart) << 16;
 }
 
 /* Whether numbers are multiplied while they are packed. Then the sums of each 32 ins of x are needed, too. */
-static inline int adds_groups(const Matrix *m, int rows) { return m->bits <= 8 && rows <= FEW_ROWS; }
+static inline int multiplies_packed(const Matrix *m, int rows) { return m->bits <= 8 && rows <= FEW_ROWS; }
 
 /* The words of a row of x in tiles: [ins / 32][hi, lo], then the sums. */
 static inline long split_size(const Matrix *m) { return m->ins + (m->ins / 32 + 15) / 16 * 16; }
 
 /* Split row ``row`` of ``rows``, for a product with m. */
 static void split_row(const float *x, int row, int rows, const Matrix *m, uint32_t *tiles) {
-    __m512i order = (__m512i)order_of_pairs(adds_groups(m, rows) ? m->bits : 16);
+    __m512i order = (__m512i)order_of_pairs(multiplies_packed(m, rows) ? m->bits : 16);
     uint32_t *to = tiles + row * split_size(m);
     float *sums = (float *)(to + m->ins);
     for (int k = 0; k < m->ins; k += 32, to += 32) {
         __m512 first = _mm512_loadu_ps(x + k), second = _mm512_loadu_ps(x + k + 16);
         __m512i high = (__m512i)_mm512_cvtne2ps_pbh(second, first);
-        if (adds_groups(m, rows)) *sums++ = sum_of(first + second);
+        if (multiplies_packed(m, rows)) *sums++ = sum_of(first + second);
         first -= (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(high)), 16);
         second -= (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(high, 1)), 16);
         _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, high));
@@ -64,10 +78,10 @@ static void split_strip(const float *numbers, int count, uint32_t *tiles) {
     for (int k = 0; k < count; k += 2)
         for (int side = 0; side < 2; side++) {
             const ints *from = (const ints *)(numbers + k * WIDE + side * LANES);
-            ints even = from[0], odd = from[2], high_even = even + 0x8000, high_odd = odd + 0x8000; /* rounded, in the upper half */
+            ints even = from[0], odd = from[2], high_even = even + 0x8000, high_odd = odd + 0x8000;
             ints *to = (ints *)(tiles + (k / 32 * 2 + side) * 2 * TILE) + k % 32 / 2;
             to[0] = pair(high_even, high_odd);
-            to[LANES] = pair(rest(even, high_even), rest(odd, high_odd));
+            to[LANES] = pair(rest_of(even, high_even), rest_of(odd, high_odd));
         }
 }
 
@@ -80,14 +94,6 @@ static const uint32_t *tiles_of(const Matrix *m, int strip, int first, int count
         split_strip(unpack(m, strip, first + k, some, numbers), some, space + k * WIDE);
     }
     return space;
-}
-
-/* Return number k of an out whose matrix is in tiles. */
-static float number_in_tiles(const Matrix *m, int out, int k) {
-    const uint32_t *high = (const uint32_t *)m->numbers + ((long)out / WIDE * m->ins + k / 32 * 32) * WIDE
-                           + out % WIDE / 16 * 2 * TILE + k % 32 / 2 * 16 + out % 16;
-    union { uint32_t bits; float number; } hi = {high[0] >> k % 2 * 16 << 16}, lo = {high[TILE] >> k % 2 * 16 << 16};
-    return hi.number + lo.number;
 }
 
 /* out[16 or 32 rows][WIDE] = x @ strip, both as tiles; with ``add``, that is added. */
@@ -114,14 +120,15 @@ INLINE void multiply_tiles(const int two, int steps, int add, const uint32_t *x,
    fetch what is ``ahead``. */
 INLINE void unpack_tiles(const int bits, const ints *word, int count, uint32_t *tiles, long ahead) {
     const int apart = 16 / bits; /* as in order_of_pairs */
-    ints even = 2 * lanes & 15, table = pair((ints)__builtin_convertvector(even, vec), (ints)__builtin_convertvector(even + 1, vec));
+    ints even = 2 * lanes & 15;
+    ints table = pair((ints)__builtin_convertvector(even, vec), (ints)__builtin_convertvector(even + 1, vec)); /* 0 to 15, twice */
     for (int k = 0; k < count; k += 64 / bits / 2, word += 2)
         for (int side = 0; side < 2; side++) {
             ints *to = (ints *)(tiles + (side * count + k) / 32 * TILE) + k % 32 / 2;
             __builtin_prefetch(word + ahead + side);
             UNROLL for (int i = 0; i < apart; i++) {
                 ints numbers = word[side] >> i * bits, right = numbers & 255, left = numbers >> 16 & 255;
-                if (bits == 4) to[i] = (ints)_mm512_permutexvar_epi16((__m512i)numbers, (__m512i)table); /* by 5 bits */
+                if (bits == 4) to[i] = (ints)_mm512_permutexvar_epi16((__m512i)numbers, (__m512i)table); /* 5 bits are the index */
                 else to[i] = pair((ints)__builtin_convertvector(right, vec), (ints)__builtin_convertvector(left, vec));
             }
         }
@@ -131,11 +138,11 @@ INLINE void unpack_tiles(const int bits, const ints *word, int count, uint32_t *
    offsets are multiplied by the sums of x. */
 static void multiply_groups(int count, int group, const uint32_t *x, const float *sums, long x_stride,
                             const uint32_t *tiles, const vec *scales, int add, float *out, long out_stride) {
-    vec sum[16], product[4][16], none = {0};
+    _Alignas(64) vec sum[16], product[4][16], none = {0}; /* of rows that are none, what is here does not matter */
     UNROLL for (int row = 0; row < 16; row++) sum[row] = add ? at(out + row * out_stride) : none;
 #define MULTIPLY_GROUP(tile, b) if (k + tile * group < count) { \
         _tile_zero(tile); \
-        for (int end = group; end > 0; end -= 32, x += 32, tiles += TILE, sums++) { \
+        for (int left = group; left > 0; left -= 32, x += 32, tiles += TILE, sums++) { \
             _tile_loadd(b, tiles, 64); \
             _tile_loadd(4, x + 16, 4 * x_stride); \
             _tile_dpbf16ps(tile, 4, b); \
@@ -145,9 +152,12 @@ static void multiply_groups(int count, int group, const uint32_t *x, const float
         } }
 #define SCALE_GROUP(tile) if (k + tile * group < count) \
         UNROLL for (int row = 0; row < 16; row++) sum[row] += product[tile][row] * scales[4 * tile];
-    for (int k = 0; k < count; k += 4 * group, scales += 16) { /* four at once: each product waits for the last of its group */
+    for (int k = 0; k < count; k += 4 * group, scales += 16) { /* four at once: a product waits for the last of its group */
         MULTIPLY_GROUP(0, 6) MULTIPLY_GROUP(1, 7) MULTIPLY_GROUP(2, 6) MULTIPLY_GROUP(3, 7)
-        _tile_stored(0, product[0], 64); _tile_stored(1, product[1], 64); _tile_stored(2, product[2], 64); _tile_stored(3, product[3], 64);
+        _tile_stored(0, product[0], 64);
+        _tile_stored(1, product[1], 64);
+        _tile_stored(2, product[2], 64);
+        _tile_stored(3, product[3], 64);
         SCALE_GROUP(0) SCALE_GROUP(1) SCALE_GROUP(2) SCALE_GROUP(3)
     }
     UNROLL for (int row = 0; row < 16; row++) *(vec *)(out + row * out_stride) = sum[row];
@@ -166,8 +176,8 @@ static void multiply_packed(const Matrix *m, int strip, int first, int count, in
     for (int row = 0; row < rows; row += 16, x += 16 * split_size(m), out += 16 * stride)
         for (int side = 0; side < 2; side++) {
             const float *sums = (const float *)(x + m->ins) + first / 32;
-            multiply_groups(count, m->group, x + first, sums, split_size(m), space + side * count / 32 * TILE, scales + side,
-                            add, out + side * LANES, stride);
+            multiply_groups(count, m->group, x + first, sums, split_size(m), space + side * count / 32 * TILE,
+                            scales + side, add, out + side * LANES, stride);
         }
 }
 
@@ -179,16 +189,17 @@ static void project_by_tiles(const Matrix *m, int rows, float *out, int add, con
         float *to = out + strip * WIDE;
         for (int k = 0, count; k < m->ins; k += count) {
             int adds = add || k;
-            count = least(m->ins - k, adds_groups(m, rows) ? FEW_INS : MOST_INS);
-            if (adds_groups(m, rows)) {
+            count = least(m->ins - k, multiplies_packed(m, rows) ? FEW_INS : MOST_INS);
+            if (multiplies_packed(m, rows)) {
                 multiply_packed(m, strip, k, count, rows, x_tiles, adds, to, space);
                 continue;
             }
             const uint32_t *tiles = tiles_of(m, strip, k, count, space);
-            for (int row = 0; row < rows; row += 32)
-                if (rows - row > 16)
-                    multiply_tiles(1, count / 32, adds, x_tiles + row * x_stride + k, x_stride, tiles, to + row * stride, stride);
-                else multiply_tiles(0, count / 32, adds, x_tiles + row * x_stride + k, x_stride, tiles, to + row * stride, stride);
+            for (int row = 0; row < rows; row += 32) {
+                const uint32_t *x = x_tiles + row * x_stride + k;
+                if (rows - row > 16) multiply_tiles(1, count / 32, adds, x, x_stride, tiles, to + row * stride, stride);
+                else multiply_tiles(0, count / 32, adds, x, x_stride, tiles, to + row * stride, stride);
+            }
         }
         for (int row = 0; m->bias && row < rows; row++)
             for (int half = 0; half < WIDE; half += LANES)
@@ -197,11 +208,10 @@ static void project_by_tiles(const Matrix *m, int rows, float *out, int add, con
     meet();
 }
 #else
-enum { LEAST_ROWS = 0 };
+enum { MIN_ROWS = 0 };
 int may_use_tiles(void) { return 0; }
 static void begin_tiles(int rows) { (void)rows; }
 static void end_tiles(void) {}
-static float number_in_tiles(const Matrix *m, int out, int k) { return (void)m, (void)out, (void)k, 0; }
 static void split_row(const float *x, int row, int rows, const Matrix *m, uint32_t *tiles) {
     (void)x, (void)row, (void)rows, (void)m, (void)tiles;
 }

@@ -26,7 +26,7 @@ static float noise_of(uint32_t bits) {
     return -logf(-log1pf(-(u < 0x1p-33f ? 0x1p-33f : u > 0x1.fffffep-1f ? 0x1.fffffep-1f : u)));
 }
 
-/* Return the first ``count`` numbers from here; the lanes after them are -INFINITY. */
+/* Return the first ``count`` numbers from here; the lane_numbers after them are -INFINITY. */
 INLINE vec take(const float *from, int count) {
     if (count >= LANES) return at(from);
     vec some = (vec){0} - INFINITY;
@@ -43,8 +43,8 @@ static int any(ints condition) {
 static void choose_token(const float *logits, int size, Choice *c) {
     vec top = (vec){0} - INFINITY;
     ints is_nan = {0};
-    words lanes;
-    for (int i = 0; i < LANES; i++) lanes[i] = i;
+    words lane_numbers;
+    for (int i = 0; i < LANES; i++) lane_numbers[i] = i;
     for (int i = 0; i < size; i += LANES) {
         vec some = take(logits + i, size - i);
         top = larger(top, some);
@@ -60,7 +60,7 @@ static void choose_token(const float *logits, int size, Choice *c) {
     int half = size / 2, middle = size - half, best_token[2] = {0, middle};
     float best[2] = {-INFINITY, -INFINITY};
     for (int i = 0; i < middle; i += LANES) {
-        words bits[2] = {lanes + i, lanes + middle + i};
+        words bits[2] = {lane_numbers + i, lane_numbers + middle + i};
         if (half < middle && half - i < LANES) bits[1][half - i] = 0;
         scramble(c->key, bits, bits + 1);
         for (int part = 0; part < 2; part++) {

@@ -8,17 +8,18 @@
        scores          queries                    keys, stored [head_dim][block_size]: WIDE tokens
        attention       softmax of the scores      values, stored [block_size][head_dim]: WIDE numbers of the head
 
-   K/V may be kept in 16 bits: whole numbers, and for each token and head a scale behind them.
+   K/V may be kept in 16 bits: whole numbers, and behind a head's numbers in a block a float for each token, its scale.
 
    All threads run ``compute``; every loop over pieces is shared out (team.h). The rows of a buffer are filled up to whole
-   strips (``padded``), and WIDE more numbers follow it, so that strips may reach beyond; these numbers are never used. */
+   strips (``padded``), and there are a multiple of 16 rows and one more, so that strips and tiles may reach beyond; what
+   they write there is never used. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "team.h"
 
-#if defined(__AVX512F__) /* LANES: the floats in a register; ROWS: as many as leave no register without use */
+#if defined(__AVX512F__) /* LANES: the floats in a register; ROWS: as many as have their sums in registers */
 enum { LANES = 16, ROWS = 8 };
 #elif defined(__AVX2__)
 enum { LANES = 8, ROWS = 4 };
@@ -27,7 +28,17 @@ enum { LANES = 4, ROWS = 8 };
 #else
 enum { LANES = 4, ROWS = 4 };
 #endif
-enum { WIDE = 2 * LANES, DEPTH = 128, BAND = 256, IN_TILES = 16, SPAN_ROWS = 32, LEAST_SHARED = 4, MIXED = 16, MAX_HEAD_DIM = 256, MAX_BLOCK = 128 };
+enum {
+    WIDE = 2 * LANES, /* numbers in a row of a strip */
+    DEPTH = 128,      /* numbers of an out that are unpacked at once: they stay in the first-level cache */
+    BAND = 256,       /* tokens that pass through the MLP together: of small models, they stay in the second-level cache */
+    SPAN_ROWS = 32,   /* queries of a span: tokens times the heads that share a KV head */
+    MIN_SHARED = 4,   /* blocks; with fewer in common, requests attend alone */
+    MIXED = 16,       /* see mix */
+    IN_TILES = 16,    /* the ``bits`` of a matrix in tiles */
+    MAX_HEAD_DIM = 256,
+    MAX_BLOCK = 128
+};
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
@@ -43,12 +54,13 @@ typedef int16_t shorts __attribute__((vector_size(2 * LANES), aligned(2), may_al
 
 /* A matrix [outs, ins] as strips [outs / WIDE][ins][WIDE], filled up with zeros. Numbers of 4 or 8 bits are packed as in
    MLX: a word holds 8 or 4 adjacent ins of one out. A number is then multiplied by the scale of its group, and the
-   offset is added: [outs / WIDE][ins / group][scale, offset][WIDE]. The bias, [outs], may be missing. If ``bits`` is
-   IN_TILES, a strip is in tiles (amx.h). */
+   offset is added: [outs / WIDE][ins / group][scale, offset][WIDE]. The bias, filled up too, may be missing. If ``bits``
+   is IN_TILES, a strip is in tiles (amx.h). */
 typedef struct { int outs, ins, bits, group; const void *numbers; const float *scales, *bias; } Matrix;
 typedef struct { Matrix qkv, o, gate_up, down; const float *norm, *mlp_norm, *qk_norm; void *pool; int window; } Layer;
 typedef struct {
-    int num_layers, hidden, heads, kv_heads, head_dim, mlp, block_size, in_16_bits, by_tiles; /* whether K/V have 16 bits; whether AMX multiplies */
+    int num_layers, hidden, heads, kv_heads, head_dim, block_size;
+    int in_16_bits, by_tiles; /* whether K/V have 16 bits; whether AMX multiplies */
     float eps, scale;
     const Layer *layers;
     Matrix embedding, head;
@@ -63,7 +75,7 @@ typedef struct {
     const int *wanted, *tables;              /* tokens whose logits are wanted, ascending; [num_requests][table_width] */
     const float *angles;                              /* of each position, [head_dim / 2] cosines, then as many sines */
     float *x, *h, *qkv, *mlp, *gate_up, *logits;        /* mlp and gate_up have BAND rows */
-    uint32_t *x_tiles; /* as large as h */
+    uint32_t *x_tiles; /* space for rows of x in tiles: split_size, for the widest x */
     Span *spans, *last_spans; /* space for num_tokens each; the last layer attends for the wanted tokens only */
     int *requests, num_spans;
     atomic_int has_nan; /* whether the last layer's keys or values contain NaN; searched for if not every token is wanted */
@@ -91,8 +103,8 @@ INLINE float largest_of(vec x) {
     return fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
 }
 
-/* e**x, correct to 3e-7: 2**n times a polynomial of the rest, where n goes into the bits of the exponent. From -87 down
-   it is 0, from 88 up e**88; NaN stays NaN. */
+/* e**x: 2**n times a polynomial of the rest, where n goes into the bits of the exponent. For negative x its error is at
+   most 3e-7. From -87 down it is 0, from 88 up e**88; NaN stays NaN. */
 INLINE vec exp_of(vec x) {
     const float shift = 1.5f * (1 << 23) + 127; /* after adding it, a float has no bits left for a fraction */
     const vec zero = {0};
@@ -113,7 +125,7 @@ typedef struct {
     const void *strip;
     float *out;
     long x_stride, strip_stride, out_stride;
-    long ahead; /* bytes to the strip that is fetched meanwhile; none for WEIGHTS */
+    long ahead; /* bytes to the strip of K/V that is fetched meanwhile */
 } Product;
 enum { WEIGHTS, FLOATS, SHORTS }; /* what the strip is: weights, or K/V in 32 or 16 bits */
 
@@ -196,7 +208,7 @@ static const float *unpack(const Matrix *m, int strip, int first, int count, flo
 
 /* Whether rows are multiplied by this matrix in tiles; then what computes them splits them. */
 static int uses_tiles(const Matrix *m, int rows, const uint32_t *tiles) {
-    return tiles && (m->bits == IN_TILES || (rows >= LEAST_ROWS && m->ins % 32 == 0));
+    return tiles && (m->bits == IN_TILES || (rows >= MIN_ROWS && m->ins % 32 == 0));
 }
 
 /* out[rows, outs] = x[rows, ins] @ m.T + bias; with ``add``, that is added to what ``out`` holds. ``x_tiles`` may hold x
@@ -255,7 +267,8 @@ static float norm_of(const float *x, int size, float eps) {
 }
 
 /* Normalise rows for a product with m. */
-static void normalise(const float *x, const float *weight, int rows, const Matrix *m, float eps, float *out, uint32_t *tiles) {
+static void normalise(const float *x, const float *weight, int rows, const Matrix *m, float eps, float *out,
+                      uint32_t *tiles) {
     int size = m->ins;
     FOR_PIECES(row, rows) {
         const float *from = x + row * padded(size);
@@ -281,7 +294,7 @@ static char *keys_of(const Model *m, const Layer *layer, const Step *s, int requ
     return (char *)layer->pool + (block * 2 * m->kv_heads + kv_head) * head_bytes(m);
 }
 
-/* The scales of a head's tokens, behind its numbers; without any, these are floats. */
+/* The scales of a head's tokens, behind its numbers of 16 bits. */
 static float *scales_of(const Model *m, const char *head) { return (float *)(head + 2L * m->block_size * m->head_dim); }
 
 /* Write a token's numbers into a head of a block: from ``first`` on, ``stride`` apart. */
@@ -310,8 +323,8 @@ static void rotate(float *restrict a, float *restrict b, const float *cosine, co
 
 static int mixes(const Model *m) { return m->in_16_bits && m->head_dim > MIXED && !(m->head_dim & (m->head_dim - 1)); }
 
-/* Mix the numbers of a query or key that are MIXED or more apart (steps of a Hadamard transform); this multiplies their
-   product by dim / MIXED. Then few numbers of a key are much larger than the others, and 16 bits hold them more exactly. */
+/* Mix runs of MIXED numbers of a query or key with each other: a Hadamard transform. This multiplies their product by
+   dim / MIXED. Then few numbers of a key are much larger than the others, and 16 bits hold them more exactly. */
 static void mix(float *x, int dim) {
     for (int apart = dim / 2; apart >= MIXED; apart /= 2)
         for (int start = 0; start < dim; start += 2 * apart)
@@ -343,9 +356,10 @@ static void rotate_and_write(const Model *m, const Layer *layer, Step *s, int to
         char *keys = keys_of(m, layer, s, request, position / m->block_size, head);
         write_head(m, keys, offset, key, offset, m->block_size);
         write_head(m, keys + m->kv_heads * head_bytes(m), offset, value, offset * dim, 1);
-        if (search_nan)
-            for (int i = 0; i < dim; i++)
-                if (isnan(key[i]) || isnan(value[i]) || (m->in_16_bits && isinf(key[i] + value[i]))) s->has_nan = 1;
+        if (search_nan && m->in_16_bits)
+            s->has_nan |= isnan(scales_of(m, keys)[offset] + scales_of(m, keys + m->kv_heads * head_bytes(m))[offset]);
+        else if (search_nan)
+            for (int i = 0; i < dim; i++) s->has_nan |= isnan(key[i]) || isnan(value[i]);
     }
 }
 
@@ -357,8 +371,8 @@ static void rotate_and_write_all(const Model *m, const Layer *layer, Step *s, in
     meet();
 }
 
-/* Turn ``size`` scores into weights, and return what the sums so far must be multiplied with: ``top`` is the largest score
-   so far, and ``total`` the sum of weights. Positions before ``from`` and from ``to`` on are not seen. */
+/* A step of a running softmax: turn ``size`` scores into weights, and return what the sums so far must be multiplied with.
+   ``top`` is the largest score so far, and ``total`` the sum of weights. Only [from, to) is seen. */
 INLINE float soften(float *score, int from, int to, int size, float *top, float *total) {
     if (from > 0 || to < size)
         for (int i = 0; i < size; i++) score[i] = i < from || i >= to ? -INFINITY : score[i];
@@ -383,7 +397,7 @@ typedef struct {
     const Layer *layer;
     const Step *s;
     int kv_head, group;
-    float query[SPAN_ROWS * MAX_HEAD_DIM], sum[SPAN_ROWS * MAX_HEAD_DIM], score[SPAN_ROWS * MAX_BLOCK];
+    _Alignas(64) float query[SPAN_ROWS * MAX_HEAD_DIM], sum[SPAN_ROWS * MAX_HEAD_DIM], score[SPAN_ROWS * MAX_BLOCK];
     float top[SPAN_ROWS], total[SPAN_ROWS];
 } Attending;
 
@@ -391,12 +405,12 @@ typedef struct {
 static void attend_blocks(Attending *a, int request, int row, int rows, int position, int index, int end) {
     const Model *m = a->m;
     int dim = m->head_dim, size = m->block_size, width = m->in_16_bits ? 2 : 4, window = a->layer->window;
-    int dim_stride = padded(dim), most = size % WIDE ? 1 : MAX_BLOCK / size; /* blocks whose scores are softened at once */
+    int dim_stride = padded(dim), blocks_at_once = size % WIDE ? 1 : MAX_BLOCK / size, last = end - 1;
     void (*product)(int, Product) = m->in_16_bits ? multiply_shorts : multiply_floats;
     const float *query = a->query + row * dim;
     float *sum = a->sum + row * dim_stride, *score = a->score;
-    for (int last = end - 1, next; index < end; index = next) {
-        next = least(index + most, end);
+    for (int next; index < end; index = next) {
+        next = least(index + blocks_at_once, end);
         int width_of_scores = padded((next - index) * size);
         memset(score, 0, sizeof(float) * rows * width_of_scores);
         for (int block = index; block < next; block++) {
@@ -424,7 +438,8 @@ static void attend_blocks(Attending *a, int request, int row, int rows, int posi
             int count = least(position + (rows - 1) / a->group + 1 - block * size, size);
             if (m->in_16_bits) scale_tokens(of_block, rows, width_of_scores, scales_of(m, values), count);
             for (int i = 0; i < dim; i += WIDE)
-                product(rows, (Product){count, of_block, values + i * width, sum + i, width_of_scores, dim, dim_stride, ahead});
+                product(rows, (Product){count, of_block, values + i * width, sum + i, width_of_scores, dim, dim_stride,
+                                        ahead});
         }
     }
 }
@@ -445,7 +460,7 @@ static void attend_span(const Model *m, const Layer *layer, const Step *s, Span 
     int first = position_of(s, span.request, span.token), start = span.num_shared;
     if (layer->window && first >= layer->window) start = (first - layer->window + 1) / size;
     if (span.num_shared) {
-        attend_blocks(&a, span.request, 0, rows, first, 0, span.num_shared); /* all of these come before all tokens */
+        attend_blocks(&a, span.request, 0, rows, first, 0, span.num_shared); /* all tokens come later: nothing is masked */
         for (int i = 0; i < span.num_tokens; i++) {
             int position = position_of(s, span.request + i, span.token + i);
             attend_blocks(&a, span.request + i, i * group, group, position, start, position / size + 1);
@@ -542,28 +557,29 @@ static int shared_blocks(const Model *m, const Step *s, int request, int most) {
 }
 
 /* Add to a span of one token the tokens of the next requests, as long as they share blocks: each is then read once for all
-   of them. Four spans and KV heads are left for each thread. */
+   of them. At least four pairs of a span and a KV head remain for each thread. */
 static void join(const Model *m, const Step *s, Span *span, int num_threads) {
-    int most = least(SPAN_ROWS * m->kv_heads / m->heads, s->num_requests * m->kv_heads / (4 * num_threads));
+    int max_tokens = least(SPAN_ROWS * m->kv_heads / m->heads, s->num_requests * m->kv_heads / (4 * num_threads));
     for (int i = 0; i < m->num_layers; i++)
         if (m->layers[i].window) return; /* requests with a window begin to read at different blocks */
-    for (int next; span->num_tokens < most && (next = span->request + span->num_tokens) < s->num_requests; span->num_tokens++) {
+    for (int next = span->request + 1; span->num_tokens < max_tokens && next < s->num_requests; next++) {
         int shared = shared_blocks(m, s, next - 1, span->num_tokens > 1 ? span->num_shared : s->table_width);
-        if (s->starts[next + 1] - s->starts[next] > 1 || shared < LEAST_SHARED) return;
+        if (s->starts[next + 1] - s->starts[next] > 1 || shared < MIN_SHARED) return;
         span->num_shared = shared;
+        span->num_tokens++;
     }
 }
 
 /* Divide the tokens into spans; in the last layer, every wanted token is one. */
 static void divide(const Model *m, Step *s, int num_threads) {
-    int most = SPAN_ROWS * m->kv_heads / m->heads;
+    int max_tokens = SPAN_ROWS * m->kv_heads / m->heads;
     for (int request = 0; request < s->num_requests; request++)
         for (int token = s->starts[request]; token < s->starts[request + 1]; token++) s->requests[token] = request;
     s->num_spans = 0;
     for (int token = 0; token < s->num_tokens; token += s->spans[s->num_spans++].num_tokens) {
         int request = s->requests[token], left = s->starts[request + 1] - token;
         Span *span = s->spans + s->num_spans;
-        *span = (Span){request, token, least(most, left), 0};
+        *span = (Span){request, token, least(max_tokens, left), 0};
         if (token == s->starts[request] && left == 1) join(m, s, span, num_threads);
     }
     for (int i = 0; i < s->num_wanted; i++) s->last_spans[i] = (Span){s->requests[s->wanted[i]], s->wanted[i], 1, 0};

@@ -14,8 +14,8 @@ static struct {
     int size;                  /* threads, with the caller's; 0 before the first run */
     void (*work)(void *);
     void *of;
-    /* Each in a cache line of its own: the next piece; threads that wait at the end of a loop; runs begun and loops ended
-       (after 2**32 they begin again). */
+    /* In three cache lines: the next piece; threads that wait at the end of a loop; runs begun and loops ended (after
+       2**32 they begin again). */
     _Alignas(64) atomic_int piece;
     _Alignas(64) atomic_int arrived;
     _Alignas(64) atomic_uint run, passed;
@@ -57,7 +57,8 @@ static void *take_part(void *unused) {
     return unused;
 }
 
-/* Run ``work(of)`` in all threads. It must end with ``meet``. The first call decides how many threads there are. */
+/* Run ``work(of)`` in all threads. After its last ``meet`` it must not touch anything shared. The first call decides how
+   many threads there are. */
 static void run_in_team(int num_threads, void (*work)(void *), void *of) {
     pthread_mutex_lock(&team.running);
     if (!team.size) {

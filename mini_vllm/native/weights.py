@@ -28,7 +28,7 @@ class Layer(Structure):
 
 class Network(Structure):
     _fields_ = [("num_layers", c_int), ("hidden", c_int), ("heads", c_int), ("kv_heads", c_int), ("head_dim", c_int),
-                ("mlp", c_int), ("block_size", c_int), ("in_16_bits", c_int), ("by_tiles", c_int), ("eps", c_float),
+                ("block_size", c_int), ("in_16_bits", c_int), ("by_tiles", c_int), ("eps", c_float),
                 ("scale", c_float), ("layers", POINTER(Layer)), ("embedding", Matrix), ("head", Matrix),
                 ("norm", c_void_p)]
 
@@ -72,8 +72,7 @@ class Weights:
         embedding = self._matrix(body.embed_tokens)
         self._rest = dict(
             num_layers=config.num_layers, hidden=config.hidden_size, heads=config.num_heads,
-            kv_heads=config.num_kv_heads, head_dim=config.head_dim, mlp=config.intermediate_size,
-            eps=config.rms_norm_eps, scale=config.head_dim ** -0.5, embedding=embedding,
+            kv_heads=config.num_kv_heads, head_dim=config.head_dim, eps=config.rms_norm_eps, scale=config.head_dim ** -0.5, embedding=embedding,
             head=self._matrix(model.lm_head) if "lm_head" in model else embedding, norm=self._floats(body.norm.weight))
         model._put_back = partial(self._put_back, model)
         mx.clear_cache()
@@ -159,7 +158,7 @@ def in_tiles(strips: Array) -> Array | None:
     A part of a number is a bfloat16. Return None if two parts are not the whole number: they are if it has 16 bits.
     """
     num, ins, _ = strips.shape
-    high = (strips.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    high = ((strips.view(np.uint32) + 0x8000) & np.uint32(0xFFFF0000)).view(np.float32)  # rounded
     parts = np.stack([high, strips - high]).view(np.uint32)
     if ins % 32 or (parts & 0xFFFF).any():
         return None
