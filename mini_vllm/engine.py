@@ -5,8 +5,8 @@
                       └────────────── one more token ──────────────────┘
 
 Other modules hold the rest: ``engine_frame`` (puts the parts together), ``input_processor`` (checks new requests),
-``executor`` (computes a plan), ``speculation`` (guesses tokens), ``sequences`` (the text of each output), ``lookahead``
-(starts the next step early), ``recovery`` (handles a failed step), ``metrics`` (counters, and stalls).
+``executor`` (computes a plan, also if the step fails, and starts the next one early), ``speculation`` (guesses tokens),
+``sequences`` (the text of each output), ``metrics`` (counters, and stalls).
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from collections.abc import Callable, Iterable
 
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.engine_frame import EngineFrame, describe
-from mini_vllm.executor import Executor, StepResult
-from mini_vllm.lookahead import LookAhead
+from mini_vllm.executor import Executor, LookAhead, StepResult
 from mini_vllm.metrics import IdleSteps, StalledError
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.prompts import Prompt, PromptTokens
 from mini_vllm.native.runner import NativeRunner
-from mini_vllm.recovery import Recovery
 from mini_vllm.request import Priority, RequestOutput, RequestStatus, SamplingParams, TokenLogprob
 from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.sequences import STATUS_OF, SequenceGroup, SequenceState
@@ -51,9 +49,8 @@ class LLMEngine(EngineFrame):
                                        self.sizes.draft_costs, self.parts.guess_record)
         self.lookahead = LookAhead(self.sizes.max_num_lookahead if can_look_ahead else 0, self.scheduler, self.runner,
                                    self.sampler, self.speculation)
-        self.executor = Executor(self.kv_cache, self.runner, self.sampler, self.lookahead, self.live, self.tokenizer,
+        self.executor = Executor(self.scheduler, self.runner, self.sampler, self.lookahead, self.live, self.tokenizer,
                                  self.parts.verifier())
-        self.recovery = Recovery(self.scheduler, self.kv_cache, self.runner.cache, self.lookahead)
 
     # ---- requests come and go
 
@@ -143,7 +140,7 @@ class LLMEngine(EngineFrame):
         has_stalled = self.idle_steps.add(not has_moved and bool(self.live.groups))
         if plan.requests:
             self.num_steps += 1
-            return self.recovery.compute(plan, self.executor.compute)
+            return self.executor.compute(plan)
         # A request was preempted or ended after its copies were planned, but their destinations may be in the index.
         self.runner.cache.copy_blocks(plan.copies)
         return StepResult(errors=self._give_up() if has_stalled else {})
@@ -225,7 +222,7 @@ class LLMEngine(EngineFrame):
             for sequence in group.unfinished:
                 block_ids.update(self.kv_cache.get_block_ids(sequence.request.request_id))
                 self._finish(sequence, RequestStatus.FINISHED_ERROR, "error")
-            self.recovery.discard(block_ids)
+            self.discard(block_ids)
             failed.append(group)
         return failed
 

@@ -289,13 +289,16 @@ def _keep_most_likely(scores: mx.array, num_sorted: int, top_k: mx.array, top_p:
 # ---- log-probabilities by the model's own distribution: before bias, penalties, temperature and filters
 
 
-def token_logprobs(logits: mx.array, tokens: Sequence[int | ValueError], rows: Sequence[SamplerRow]
+def token_logprobs(logits: mx.array | None, tokens: Sequence[int | ValueError], rows: Sequence[SamplerRow]
                    ) -> list[TokenLogprob | None]:
-    """Return the log-probabilities of the chosen tokens, for rows that have one and ask for it; None for the others."""
+    """Return the log-probabilities of the chosen tokens, for rows that have one and ask for it; None for the others.
+
+    ``logits`` is None if no row asks.
+    """
     asking = {index: (token, row.params.logprobs) for index, (token, row) in enumerate(zip(tokens, rows))
               if row.params.logprobs is not None and not isinstance(token, ValueError)}
     answers: list[TokenLogprob | None] = [None] * len(rows)
-    if asking:
+    if asking and logits is not None:
         reports = report_logprobs(logits[mx.array(list(asking))], *zip(*asking.values()))
         for index, report in zip(asking, reports):
             answers[index] = report

@@ -14,7 +14,7 @@ LAYERS = (
     "checks", "arguments", "extras", "terminal", "backend", "structured", "request", "request_queue", "block_pool",
     "prefix_tree", "kv_cache", "scheduler", "attention", "fast", "models", "logit_rules", "sampler", "model_runner",
     "parts", "metrics", "native", "gpu", "speculation", "sequences", "trace", "pictures", "engine_config",
-    "lookahead", "executor", "input_processor", "engine_frame", "recovery", "engine", "simulation", "beam_search",
+    "executor", "input_processor", "engine_frame", "engine", "simulation", "beam_search",
     "llm", "engine_thread", "async_engine", "router", "server", "benchmark", "demo", "cli", "__main__", "__init__",
     "tests",
 )
