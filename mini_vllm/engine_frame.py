@@ -13,9 +13,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
+from mini_vllm.attention import PagedKVCache
 from mini_vllm.checks import an_instance
 from mini_vllm.engine_config import NGRAM, EngineConfig, EngineParts, EngineSizes
-from mini_vllm.executor import discard_blocks
 from mini_vllm.gpu.select_runner import runner_class, uses_native
 from mini_vllm.input_processor import InputProcessor
 from mini_vllm.metrics import EngineMetrics, IdleSteps, StepCounts
@@ -230,3 +230,15 @@ def load_for(config: EngineConfig, parts: EngineParts, tokenizer: Tokenizer | No
 def describe(error: Exception) -> str:
     """Return the text of an error for an output."""
     return f"{type(error).__name__}: {error}"
+
+
+def discard_blocks(block_ids: Iterable[int], kv_cache: KVCacheManagerPart, cache: PagedKVCache) -> None:
+    """Discard the content of these blocks, which is not trusted.
+
+    Blocks that no request holds are removed from the index and cleared, so that no trace of it, such as NaN, is left
+    for their next owner.
+    """
+    pool = kv_cache.block_pool
+    given_back = [block_id for block_id in sorted(block_ids) if pool.blocks[block_id].ref_cnt == 0]
+    pool.evict_blocks(given_back)
+    cache.clear_blocks(given_back)

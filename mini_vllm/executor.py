@@ -46,12 +46,13 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from mini_vllm.attention import PagedKVCache, slot_mapping, token_positions
+from mini_vllm.attention import slot_mapping, token_positions
 from mini_vllm.backend import mx
+from mini_vllm.engine_frame import discard_blocks
 from mini_vllm.logit_rules import SamplerRow
 from mini_vllm.model_runner import RequestStep
 from mini_vllm.models.tokenizer import Tokenizer
-from mini_vllm.parts import KVCacheManagerPart, ModelRunnerPart, SamplerPart, SchedulerPart, VerifierPart
+from mini_vllm.parts import ModelRunnerPart, SamplerPart, SchedulerPart, VerifierPart
 from mini_vllm.request import Request, TokenLogprob
 from mini_vllm.sampler import ChosenTokens, report_logprobs, token_logprobs
 from mini_vllm.scheduler import SchedulerOutput
@@ -265,18 +266,6 @@ class Executor:
             tables = [self._kv_cache.get_block_ids(request.request_id) for request in drafting]
             self._runner.cache.clear_slots(slot_mapping(tables, token_positions(context_lens, starts), starts,
                                                 self._kv_cache.block_size))
-
-
-def discard_blocks(block_ids: Iterable[int], kv_cache: KVCacheManagerPart, cache: PagedKVCache) -> None:
-    """Discard the content of these blocks, which is not trusted.
-
-    Blocks that no request holds are removed from the index and cleared, so that no trace of it, such as NaN, is left
-    for their next owner.
-    """
-    pool = kv_cache.block_pool
-    given_back = [block_id for block_id in sorted(block_ids) if pool.blocks[block_id].ref_cnt == 0]
-    pool.evict_blocks(given_back)
-    cache.clear_blocks(given_back)
 
 
 # ---- log-probabilities of prompts
