@@ -41,8 +41,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -200,18 +199,17 @@ class Executor:
         If the rules leave a request no possible token, it gets an error. If that happens only after some tokens of its
         draft, it gets the tokens before, and no error yet.
         """
-        drawn: dict[str, list[FurtherToken | ValueError]] = {}
+        drawn: dict[str, list[FurtherToken]] = {}
+        failed: dict[str, ValueError] = {}
         for name, token, logprob in zip(names, tokens, logprobs):
-            drawn.setdefault(name, []).append(token if isinstance(token, ValueError) else FurtherToken(token, logprob))
-        result = StepResult()
-        for name, along_draft in drawn.items():
-            if isinstance(along_draft[0], ValueError):
-                result.errors[name] = along_draft[0]
-                continue
-            good = cast(list[FurtherToken], list(takewhile(lambda each: isinstance(each, FurtherToken), along_draft)))
+            if isinstance(token, ValueError):
+                failed.setdefault(name, token)
+            elif name not in failed:
+                drawn.setdefault(name, []).append(FurtherToken(token, logprob))
+        result = StepResult(errors={name: error for name, error in failed.items() if name not in drawn})
+        for name, good in drawn.items():
             if len(good) > 1:
                 good = good[:len(self._verifier.accept(drafts[name], [each.token_id for each in good]))]
-            if len(good) > 1:
                 result.further[name] = good[1:]
             result.token_ids[name] = good[0].token_id
             if good[0].logprob is not None:
@@ -329,7 +327,7 @@ class LookAhead:
     """Holds at most one step that was started early, in ``pending``."""
 
     def __init__(self, max_requests: int, scheduler: SchedulerPart, runner: ModelRunnerPart, sampler: SamplerPart,
-                 speculation: Speculation) -> None:
+                 speculation: Speculation | None) -> None:
         """Create it without a pending step.
 
         Steps of more than ``max_requests`` are not started early; 0 starts none. Steps in which drafts are expected to
@@ -360,7 +358,7 @@ class LookAhead:
         """Check whether at least one request continues and no waiting request could be admitted."""
         has_seat = sum(request.num_sequences for request in staying) < self.max_num_seqs
         return (bool(staying) and not (has_seat and self._scheduler.waiting)
-                and not self._speculation.beats_lookahead(staying))
+                and not (self._speculation and self._speculation.beats_lookahead(staying)))
 
     def _begin(self, requests: list[Request], rows: list[SamplerRow], token_ids: mx.array) -> None:
         """Allocate a slot for each of ``requests``, and start the step if all have one and no block must be copied.

@@ -190,17 +190,6 @@ def _draw_by_temperature(logits: mx.array, keys: mx.array, temperature: mx.array
     return mx.argmax(_relative_scores(logits, temperature) + gumbel_noise(keys, logits.shape[1]), axis=-1)
 
 
-def noisy_scores(logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> mx.array:
-    """Return the scores of which ``Sampler.draw`` takes the largest per row; at temperature 0, the logits."""
-    logits = logits.astype(mx.float32)
-    sampled = [index for index, row in enumerate(rows) if row.params.temperature > 0]
-    if sampled:
-        drawn = [rows[index] for index in sampled]
-        scores = filter_scores(logits[mx.array(sampled)], drawn)
-        logits[mx.array(sampled)] = scores + gumbel_noise(mx.array(noise_keys(drawn, num_ahead)), logits.shape[1])
-    return logits
-
-
 # ---- noise
 
 

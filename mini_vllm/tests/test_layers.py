@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1]
 LAYERS = (
     "checks", "backend", "structured", "request", "request_queue", "block_pool",
     "prefix_tree", "kv_cache", "scheduler", "attention", "fast", "models", "logit_rules", "sampler", "model_runner",
-    "parts", "metrics", "native", "gpu", "speculation", "sequences", "trace", "pictures", "engine_config",
-    "input_processor", "engine_frame", "executor", "engine", "simulation", "beam_search",
+    "parts", "metrics", "native", "gpu", "speculation", "trace", "pictures", "engine_config", "sequences",
+    "engine_frame", "executor", "engine", "simulation", "beam_search",
     "llm", "engine_thread", "async_engine", "router", "server", "benchmark", "demo", "cli", "__main__", "__init__",
     "tests",
 )
