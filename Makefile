@@ -130,7 +130,7 @@ test-gpu: $(INSTALLED)
 	MLX_ENABLE_TF32=0 MINI_VLLM_KERNELS=1 $(RUN) -m pytest -q -n $(WORKERS) -p no:nbval $(GPU_SUITES)
 
 demo: $(ENGINE_INSTALLED)
-	@$(RUN) -m mini_vllm.demo
+	@$(RUN) -m mini_vllm demo
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .

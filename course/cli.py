@@ -11,7 +11,7 @@ from pathlib import Path
 try:
     import rich  # noqa: F401
 except ModuleNotFoundError:
-    from mini_vllm.extras import install_line
+    from mini_vllm.checks import install_line
     sys.exit(f"course: rich is missing: {install_line('course')}")
 
 from course.commands import Course
@@ -23,9 +23,9 @@ from course.lab.hints import LEVELS
 from course.lab.lab import LabError, find_root
 from course.student.demo_commands import BENCHES, DEMOS
 from course.student.run_command import DEFAULT_PROMPT, RunOptions
-from mini_vllm.arguments import parse_arguments
 from mini_vllm.checks import nearest
-from mini_vllm.terminal import run_command
+from mini_vllm.cli.arguments import parse_arguments
+from mini_vllm.cli.messages import run_command
 
 COMMANDS = ("status", "next", "test", "watch", "hint", "run", "serve", "demo", "bench", "board", "reset", "solution",
             "answer", "init", "update", "grade", "check", "sync")

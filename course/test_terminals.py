@@ -22,7 +22,7 @@ from course.student.fit_screen import ShownTest, all_lines, cut
 from course.student.report import VerdictLines
 from course.student.run_command import RunOptions
 from course.test_cli import ScriptedSaves, half_done
-from mini_vllm.terminal import READER_GONE
+from mini_vllm.cli.messages import READER_GONE
 
 pytestmark = pytest.mark.usefixtures("forked")
 

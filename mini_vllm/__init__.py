@@ -1,4 +1,12 @@
-"""A small vLLM on MLX, written to be read."""
+"""A small vLLM on MLX, written to be read.
+
+A good order for reading; docs/engine.md says what each module is:
+
+    blocks     request, block_pool, kv_cache, attention, prefix_tree
+    requests   scheduler, simulation, request_queue
+    a step     model_runner, logit_rules, sampler, executor, engine
+    around it  engine_config, parts, engine_frame, sequences, llm, async_engine
+"""
 
 import importlib
 from typing import TYPE_CHECKING

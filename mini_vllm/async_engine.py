@@ -23,12 +23,12 @@ from mini_vllm.checks import an_instance, flag, refusal, whole_number
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.engine_thread import Answer, EngineStoppedError, EngineThread, OutputStream, since
-from mini_vllm.input_processor import InputProcessor
 from mini_vllm.logit_rules import BadWords
 from mini_vllm.metrics import EngineMetrics
 from mini_vllm.models.prompts import Prompt, PromptTokens
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import Priority, RequestOutput, SamplingParams, checked_extra_keys, checked_priority
+from mini_vllm.sequences import InputProcessor
 from mini_vllm.structured.compiler import CompiledGrammar
 
 #: Limit on the requests in the engine, running and waiting together.

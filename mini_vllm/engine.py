@@ -4,9 +4,9 @@
                       ▲                                                │
                       └────────────── one more token ──────────────────┘
 
-Other modules hold the rest: ``engine_frame`` (puts the parts together), ``input_processor`` (checks new requests),
-``executor`` (computes a plan), ``speculation`` (guesses tokens), ``sequences`` (the text of each output), ``lookahead``
-(starts the next step early), ``recovery`` (handles a failed step), ``metrics`` (counters, and stalls).
+Other modules hold the rest: ``engine_frame`` (puts the parts together), ``sequences`` (checks new requests, and has the
+text of each output), ``executor`` (computes a plan, also if the step fails, and starts the next one early),
+``speculation`` (guesses tokens), ``metrics`` (counters, and stalls).
 """
 
 from __future__ import annotations
@@ -17,25 +17,22 @@ from collections.abc import Callable, Iterable
 
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.engine_frame import EngineFrame, describe
-from mini_vllm.executor import Executor, StepResult
-from mini_vllm.lookahead import LookAhead
-from mini_vllm.metrics import IdleSteps, StalledError
+from mini_vllm.executor import Executor, LookAhead, StepResult
+from mini_vllm.metrics import NO_DRAFTS, IdleSteps, NoTrace, StalledError
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.prompts import Prompt, PromptTokens
 from mini_vllm.native.runner import NativeRunner
-from mini_vllm.recovery import Recovery
 from mini_vllm.request import Priority, RequestOutput, RequestStatus, SamplingParams, TokenLogprob
 from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.sequences import STATUS_OF, SequenceGroup, SequenceState
 from mini_vllm.speculation.speculation import Speculation
-from mini_vllm.trace.recorder import NoTrace, StepTrace
 
 
 class LLMEngine(EngineFrame):
     """Serves many requests at once, one step at a time. Not thread-safe."""
 
     def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None,
-                 loaded: LoadedModel | None = None, trace: StepTrace | NoTrace | None = None,
+                 loaded: LoadedModel | None = None, trace: NoTrace | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
         """Build the engine. ``EngineFrame`` assembles the pieces; this adds what is between plan and text."""
         super().__init__(config, parts, loaded, trace, clock)
@@ -47,13 +44,13 @@ class LLMEngine(EngineFrame):
         """Create the pieces between the scheduler and the runner."""
         can_look_ahead = self.runner.can_step_ahead and (
             self.config.enable_lookahead or not isinstance(self.runner, NativeRunner))  # it leaves no core idle
-        self.speculation = Speculation(self.config.num_speculative_tokens, self.drafter, self.scheduler, self.kv_cache,
-                                       self.sizes.draft_costs, self.parts.guess_record)
+        self.speculation = None if self.drafter is None else Speculation(
+            self.config.num_speculative_tokens, self.drafter, self.scheduler, self.kv_cache, self.sizes.draft_costs,
+            self.parts.guess_record)
         self.lookahead = LookAhead(self.sizes.max_num_lookahead if can_look_ahead else 0, self.scheduler, self.runner,
                                    self.sampler, self.speculation)
-        self.executor = Executor(self.kv_cache, self.runner, self.sampler, self.lookahead, self.live, self.tokenizer,
+        self.executor = Executor(self.scheduler, self.runner, self.sampler, self.lookahead, self.live, self.tokenizer,
                                  self.parts.verifier())
-        self.recovery = Recovery(self.scheduler, self.kv_cache, self.runner.cache, self.lookahead)
 
     # ---- requests come and go
 
@@ -91,11 +88,14 @@ class LLMEngine(EngineFrame):
 
     def let_go(self, group: SequenceGroup) -> None:
         """Release a request that has ended, also what was learned for guessing its tokens."""
-        for sequence in group.sequences:
-            self.speculation.forget(sequence.request)
+        if self.speculation is not None:
+            for sequence in group.sequences:
+                self.speculation.forget(sequence.request)
         super().let_go(group)
 
     def draft_counts(self) -> dict[str, int]:
+        if self.speculation is None:
+            return {}
         return {"num_drafted_tokens": self.speculation.num_drafted_tokens,
                 "num_accepted_tokens": self.speculation.num_accepted_tokens}
 
@@ -126,7 +126,8 @@ class LLMEngine(EngineFrame):
         self._delivered = []
         self.trace.start_step(self.scheduler)
         plan = self.scheduler.schedule()
-        plan = self.speculation.extend(plan, self.lookahead.has_started(plan))
+        if self.speculation is not None:
+            plan = self.speculation.extend(plan, self.lookahead.has_started(plan))
         self.trace.record_plan(self.scheduler, plan)
         self.note_start(plan)
 
@@ -134,7 +135,7 @@ class LLMEngine(EngineFrame):
         self.trace.record_computed()
 
         outputs = self.deliver(plan, result)
-        self.trace.end_step(plan, result.token_ids, self.speculation.last_drafts)
+        self.trace.end_step(plan, result.token_ids, self.speculation.last_drafts if self.speculation else NO_DRAFTS)
         return outputs
 
     def compute(self, plan: SchedulerOutput) -> StepResult:
@@ -143,7 +144,7 @@ class LLMEngine(EngineFrame):
         has_stalled = self.idle_steps.add(not has_moved and bool(self.live.groups))
         if plan.requests:
             self.num_steps += 1
-            return self.recovery.compute(plan, self.executor.compute)
+            return self.executor.compute(plan)
         # A request was preempted or ended after its copies were planned, but their destinations may be in the index.
         self.runner.cache.copy_blocks(plan.copies)
         return StepResult(errors=self._give_up() if has_stalled else {})
@@ -163,7 +164,8 @@ class LLMEngine(EngineFrame):
         self._fork(plan, result)
         # Failures come last: siblings of a failed sequence keep the token that they got in this step.
         moved = [*self._end_outgrown(plan), *self._take_tokens(result), *self._fail(result)]
-        self.speculation.settle(plan)
+        if self.speculation is not None:
+            self.speculation.settle(plan)
         return self._report({group.request_id: group for group in moved}.values())
 
     def _report(self, groups: Iterable[SequenceGroup]) -> list[RequestOutput]:
@@ -225,7 +227,7 @@ class LLMEngine(EngineFrame):
             for sequence in group.unfinished:
                 block_ids.update(self.kv_cache.get_block_ids(sequence.request.request_id))
                 self._finish(sequence, RequestStatus.FINISHED_ERROR, "error")
-            self.recovery.discard(block_ids)
+            self.discard(block_ids)
             failed.append(group)
         return failed
 
@@ -290,7 +292,7 @@ class LLMEngine(EngineFrame):
 
 
 def engine_of(config: EngineConfig | None = None, parts: EngineParts | None = None,
-              loaded: LoadedModel | None = None, trace: StepTrace | NoTrace | None = None) -> LLMEngine:
+              loaded: LoadedModel | None = None, trace: NoTrace | None = None) -> LLMEngine:
     """Create an engine from ``parts``, of the class that ``parts`` names."""
     if parts is None or parts.engine is None:
         return LLMEngine(config, parts, loaded, trace)

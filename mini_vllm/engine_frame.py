@@ -17,8 +17,7 @@ from mini_vllm.attention import PagedKVCache
 from mini_vllm.checks import an_instance
 from mini_vllm.engine_config import NGRAM, EngineConfig, EngineParts, EngineSizes
 from mini_vllm.gpu.select_runner import runner_class, uses_native
-from mini_vllm.input_processor import InputProcessor
-from mini_vllm.metrics import EngineMetrics, IdleSteps, StepCounts
+from mini_vllm.metrics import EngineMetrics, IdleSteps, NoTrace, StepCounts
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
@@ -31,8 +30,7 @@ from mini_vllm.parts import DrafterPart, KVCacheManagerPart, ModelRunnerPart, Sa
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
 from mini_vllm.sampler import Sampler
 from mini_vllm.scheduler import SchedulerOutput
-from mini_vllm.sequences import LiveRequests, PromptTexts, SequenceGroup
-from mini_vllm.trace.recorder import NoTrace, StepTrace
+from mini_vllm.sequences import InputProcessor, LiveRequests, PromptTexts, SequenceGroup
 
 
 class EngineFrame(ABC):
@@ -41,7 +39,7 @@ class EngineFrame(ABC):
     _draft_model: LoadedModel | None = None
 
     def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None,
-                 loaded: LoadedModel | None = None, trace: StepTrace | NoTrace | None = None,
+                 loaded: LoadedModel | None = None, trace: NoTrace | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
         """Assemble the engine. ``trace`` records every step; see trace/recorder.py. ``clock`` returns seconds;
         ``RequestOutput.timings`` is measured with it."""
@@ -98,13 +96,15 @@ class EngineFrame(ABC):
         if make_runner is NativeRunner and parts.sampler is Sampler:
             self.sampler = NativeSampler()
 
-    def _make_drafter(self, parts: EngineParts) -> DrafterPart:
-        """Create what guesses tokens: the part, or a second model.
+    def _make_drafter(self, parts: EngineParts) -> DrafterPart | None:
+        """Create what guesses tokens: the part, or a second model; None if nothing is guessed.
 
         Raise ValueError if that model has another vocabulary.
         """
         config, live = self.config, self.live
-        if config.draft == NGRAM or not config.num_speculative_tokens:
+        if not config.num_speculative_tokens:
+            return None
+        if config.draft == NGRAM:
             return parts.drafter()
         from mini_vllm.speculation.model_drafter import ModelDrafter, load_draft
         if self._draft_model is None:

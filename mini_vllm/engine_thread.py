@@ -30,9 +30,9 @@ from dataclasses import replace
 
 from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine
-from mini_vllm.input_processor import InputProcessor
 from mini_vllm.models.prompts import PromptTokens
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
+from mini_vllm.sequences import InputProcessor
 
 Message = Callable[[LLMEngine], None]
 

@@ -1,6 +1,7 @@
 """Counters of an engine: what has happened, peaks, tokens that were computed twice, and steps without progress.
 
-``StepCounts`` reads only the plan and the pool. ``EngineMetrics`` adds the counters that the parts keep.
+``StepCounts`` reads only the plan and the pool. ``EngineMetrics`` adds the counters that the parts keep. ``NoTrace``
+has the events of a step that an engine reports to whoever watches it.
 
 **Stalls.** A correct scheduler always gives some request a token: a running request gets one, and if none is running,
 the first in the queue is admitted or ended. A scheduler that forgets a request, or leaks its blocks, plans nothing,
@@ -10,16 +11,18 @@ The simulation raises an error instead; it also counts steps that only preempt, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mini_vllm.parts import KVCacheManagerPart
+from mini_vllm.parts import KVCacheManagerPart, SchedulerPart
 from mini_vllm.request import Request
 from mini_vllm.scheduler import SchedulerOutput
+from mini_vllm.structured.compiler import Cursor
 
 #: After this many steps in a row that plan nothing, no later step is expected to plan anything.
 MAX_IDLE_STEPS = 3
+NO_DRAFTS: Mapping[str, tuple[int, int]] = {}
 
 
 @dataclass(frozen=True)
@@ -168,3 +171,31 @@ class IdleSteps:
         """Count one more step. Return whether there have been too many idle ones."""
         self.count = self.count + 1 if is_idle else 0
         return self.count >= MAX_IDLE_STEPS
+
+
+class NoTrace:
+    """The events that an engine reports, all ignored. A subclass may handle some of them."""
+
+    def introduce(self, model: str, text_of: Callable[[Request], str]) -> None:
+        """Receive, before anything else, the model's name and a function that returns the prompt's text of a
+        request."""
+
+    def start_step(self, scheduler: SchedulerPart) -> None:
+        """Handle the moment before a step is planned."""
+
+    def record_plan(self, scheduler: SchedulerPart, plan: SchedulerOutput) -> None:
+        """Handle a plan before it is computed."""
+
+    def record_computed(self) -> None:
+        """Handle the moment at which the tokens of the step are known."""
+
+    def record_draw(self, request_id: str, cursor: Cursor, token_id: int) -> None:
+        """Handle a token of a sequence whose output must match. ``cursor`` is its place before the token."""
+
+    def end_step(self, plan: SchedulerOutput, sampled: Collection[str],
+                 drafts: Mapping[str, tuple[int, int]] = NO_DRAFTS) -> None:
+        """Handle the end of a step, after its tokens were processed.
+
+        ``drafts`` has the numbers of drafted and of accepted tokens of the requests that drafted. A failed step may
+        have preempted more than was planned.
+        """

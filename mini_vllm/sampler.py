@@ -190,17 +190,6 @@ def _draw_by_temperature(logits: mx.array, keys: mx.array, temperature: mx.array
     return mx.argmax(_relative_scores(logits, temperature) + gumbel_noise(keys, logits.shape[1]), axis=-1)
 
 
-def noisy_scores(logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> mx.array:
-    """Return the scores of which ``Sampler.draw`` takes the largest per row; at temperature 0, the logits."""
-    logits = logits.astype(mx.float32)
-    sampled = [index for index, row in enumerate(rows) if row.params.temperature > 0]
-    if sampled:
-        drawn = [rows[index] for index in sampled]
-        scores = filter_scores(logits[mx.array(sampled)], drawn)
-        logits[mx.array(sampled)] = scores + gumbel_noise(mx.array(noise_keys(drawn, num_ahead)), logits.shape[1])
-    return logits
-
-
 # ---- noise
 
 
@@ -289,13 +278,16 @@ def _keep_most_likely(scores: mx.array, num_sorted: int, top_k: mx.array, top_p:
 # ---- log-probabilities by the model's own distribution: before bias, penalties, temperature and filters
 
 
-def token_logprobs(logits: mx.array, tokens: Sequence[int | ValueError], rows: Sequence[SamplerRow]
+def token_logprobs(logits: mx.array | None, tokens: Sequence[int | ValueError], rows: Sequence[SamplerRow]
                    ) -> list[TokenLogprob | None]:
-    """Return the log-probabilities of the chosen tokens, for rows that have one and ask for it; None for the others."""
+    """Return the log-probabilities of the chosen tokens, for rows that have one and ask for it; None for the others.
+
+    ``logits`` is None if no row asks.
+    """
     asking = {index: (token, row.params.logprobs) for index, (token, row) in enumerate(zip(tokens, rows))
               if row.params.logprobs is not None and not isinstance(token, ValueError)}
     answers: list[TokenLogprob | None] = [None] * len(rows)
-    if asking:
+    if asking and logits is not None:
         reports = report_logprobs(logits[mx.array(list(asking))], *zip(*asking.values()))
         for index, report in zip(asking, reports):
             answers[index] = report

@@ -24,10 +24,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.metrics import IdleSteps
+from mini_vllm.metrics import IdleSteps, NoTrace
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
-from mini_vllm.trace.recorder import NoTrace, StepTrace
 
 VOCAB_SIZE = 1000
 
@@ -179,7 +178,7 @@ class Simulation:
     """Requests that arrive at given times, a scheduler that serves them, and a timeline of the steps."""
 
     def __init__(self, scheduler: Scheduler, cost: CostModel | None = None, clock: Clock | None = None,
-                 trace: StepTrace | NoTrace | None = None) -> None:
+                 trace: NoTrace | None = None) -> None:
         """Create a simulation. ``trace`` records every step, like the engine's trace; give it the same clock."""
         self.scheduler = scheduler
         self.trace = NoTrace() if trace is None else trace

@@ -24,13 +24,13 @@ from typing import Any
 from measure.__main__ import TIMED
 from measure.__main__ import make_parser as measure_parser
 
-from mini_vllm.arguments import parse_arguments
 from mini_vllm.benchmark.machine import git
 from mini_vllm.benchmark.result_file import digest
 from mini_vllm.benchmark.results import BATCHED, LLAMA, ONE_AT_A_TIME, PEER, VLLM_TYPES
 from mini_vllm.benchmark.serving.traffic import TRAFFICS
 from mini_vllm.benchmark.workloads import WORKLOADS
 from mini_vllm.cli import make_parser as cli_parser
+from mini_vllm.cli.arguments import parse_arguments
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/*.md")

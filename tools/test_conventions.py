@@ -1,4 +1,4 @@
-"""Check that all commands follow the convention for options in mini_vllm/arguments.py."""
+"""Check that all commands follow the convention for options in mini_vllm/cli/arguments.py."""
 
 import argparse
 
@@ -6,9 +6,9 @@ import pytest
 from measure.__main__ import make_parser as measure_parser
 
 from course.cli import make_parser as course_parser
-from mini_vllm.arguments import parse_arguments
 from mini_vllm.cli import main as engine
 from mini_vllm.cli import make_parser as engine_parser
+from mini_vllm.cli.arguments import parse_arguments
 
 #: ``course grade --out`` names a folder for many files.
 NAMES_A_FOLDER = ["course grade"]

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from mini_vllm.arguments import parse_arguments
 from mini_vllm.cli import make_parser
+from mini_vllm.cli.arguments import parse_arguments
 from mini_vllm.server.serving import FAREWELL_S
 from mini_vllm.server.settings import is_loopback
 

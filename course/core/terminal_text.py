@@ -23,7 +23,7 @@ def hanging(console: Console, line: Text, indent: int) -> Text:
 
 
 def _rows(console: Console, line: Text, indent: int) -> list[Text]:
-    """Wrap a styled line between words if the terminal needs it; ``mini_vllm.terminal.fold`` is for plain text."""
+    """Wrap a styled line between words if the terminal needs it."""
     rows = list(line.wrap(console, max(console.width - indent, 20))) if console.is_terminal else [line]
     for row in rows:
         row.rstrip()

@@ -55,15 +55,16 @@ def tokens_and_rows() -> tuple[int, int]:
     token_ids: list[int] = []
     for num_drafted in (0, 5):
         engine = LLMEngine(EngineConfig(num_blocks=9, enable_lookahead=False, num_speculative_tokens=num_drafted))
-        engine.speculation.drafter = Scripted(token_ids)
-        engine.speculation.costs = StepCosts((DraftCost(1, first=-1.0, per_token=-1.0),))  # computes every draft
+        if engine.speculation is not None:
+            engine.speculation.drafter = Scripted(token_ids)
+            engine.speculation.costs = StepCosts((DraftCost(1, first=-1.0, per_token=-1.0),))  # computes every draft
         engine.add_request("The king", SamplingParams(max_tokens=30, temperature=0, ignore_eos=True))
         num_tokens = []
         while engine.has_unfinished_requests():
-            num_before = engine.speculation.num_drafted_tokens
+            num_before = engine.metrics().num_drafted_tokens
             (output,) = engine.step()
             num_tokens.append(len(output.token_ids))
-            num_rows.append(1 + engine.speculation.num_drafted_tokens - num_before)
+            num_rows.append(1 + engine.metrics().num_drafted_tokens - num_before)
         token_ids = output.token_ids
     first = len(num_rows) - len(num_tokens) + 1  # the step after the prompt's
     return num_tokens[len(DRAFTS)] - num_tokens[0], sum(num_rows[first:first + len(DRAFTS)])

@@ -192,7 +192,8 @@ def without_and_with_drafts() -> Picture:
         trace = StepTrace(clock=lambda: 0.0)
         engine = LLMEngine(EngineConfig(model="tiny-tales", num_blocks=9, enable_lookahead=False,
                                         num_speculative_tokens=num_drafted), trace=trace)
-        engine.speculation.costs = StepCosts((DraftCost(1, first=0.0, per_token=0.2),))
+        if engine.speculation is not None:
+            engine.speculation.costs = StepCosts((DraftCost(1, first=0.0, per_token=0.2),))
         engine.add_request(WOLF, SamplingParams(max_tokens=40, temperature=0, ignore_eos=True))
         while engine.has_unfinished_requests():
             engine.step()

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from mini_vllm.backend import mx
 from mini_vllm.logit_rules import SamplerRow
-from mini_vllm.sampler import Sampler, noisy_scores
+from mini_vllm.sampler import Sampler, filter_scores, gumbel_noise, noise_keys
 
 #: queries, k_pool, v_pool, block_tables, query_lens, context_lens → the attention output of each query
 Ragged = Callable[..., npt.NDArray[Any]]
@@ -64,9 +64,20 @@ def sampler_that_asks(choose: Callable[[list[float]], Any]) -> type[Sampler]:
             return mx.array([_checked(choose(row), len(row)) for row in rows], dtype=mx.uint32)
 
         def draw(self, logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> mx.array:
-            return self.greedy(noisy_scores(logits, rows, num_ahead))
+            return self.greedy(_noisy_scores(logits, rows, num_ahead))
 
     return AskingSampler
+
+
+def _noisy_scores(logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> mx.array:
+    """Return the scores of which ``Sampler.draw`` takes the largest per row; at temperature 0, the logits."""
+    logits = logits.astype(mx.float32)
+    sampled = [index for index, row in enumerate(rows) if row.params.temperature > 0]
+    if sampled:
+        drawn = [rows[index] for index in sampled]
+        scores = filter_scores(logits[mx.array(sampled)], drawn)
+        logits[mx.array(sampled)] = scores + gumbel_noise(mx.array(noise_keys(drawn, num_ahead)), logits.shape[1])
+    return logits
 
 
 def _checked(token_id: Any, vocab_size: int) -> int:

@@ -17,7 +17,7 @@ def check_machine() -> None:
 
 def check_server() -> None:
     """Raise LabError if the server's packages are not installed; the message says how to get them."""
-    from mini_vllm.extras import check_installed
+    from mini_vllm.checks import check_installed
     try:
         check_installed("serve", "the server")
     except ValueError as error:

@@ -102,7 +102,7 @@ def run_workload(workload: Workload, parts: EngineParts | None, loaded: LoadedMo
     if config.num_speculative_tokens and parts is not None:
         parts = replace(parts, engine=None)
     engine = engine_of(config, parts, loaded)
-    if config.num_speculative_tokens:
+    if config.num_speculative_tokens and engine.speculation is not None:
         engine.speculation.costs = DRAFT_COSTS
     audit, steps = Audit(engine), Steps(on_step)
     prompts: list[str | list[int]] = list(workload.prompts)

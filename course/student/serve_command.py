@@ -33,13 +33,13 @@ class OwnServer(Showpieces):
         check_server()
         check_model(model)
         from course.own_engine.build_parts import build
-        from mini_vllm.arguments import NUM_SPECULATIVE_TOKENS
         from mini_vllm.checks import whole_number
         from mini_vllm.engine import engine_of
         from mini_vllm.engine_config import EngineConfig
         from mini_vllm.server.replicas.serving import MAX_REPLICAS
         from mini_vllm.server.serving import serve
         from mini_vllm.server.settings import ServerSettings
+        from mini_vllm.speculation import NUM_SPECULATIVE_TOKENS
         try:
             whole_number("--replicas", num_replicas, 0, MAX_REPLICAS)
         except ValueError as error:

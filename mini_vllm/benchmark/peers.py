@@ -22,8 +22,8 @@ from mini_vllm.attention import PagedKVCache
 from mini_vllm.backend import mx, nn
 from mini_vllm.benchmark.results import LLAMA, PEER, VLLM_TYPES, OnToken, Served, Watch
 from mini_vllm.benchmark.workloads import GREEDY, Drawing, Workload
+from mini_vllm.checks import install_line
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.extras import install_line
 from mini_vllm.models.export import export_folder
 from mini_vllm.models.loader import LoadedModel
 

@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.arguments import QUICK
 from mini_vllm.benchmark.machine import ROOT, provenance, source
 from mini_vllm.benchmark.machine_noise import NoiseWatch, warn_if_busy
+from mini_vllm.benchmark.workloads import QUICK
 from mini_vllm.checks import writable_file
 from mini_vllm.native.advice import tell_slow_blas
 

@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mini_vllm.arguments import wants_peer
 from mini_vllm.backend import blas, is_cpu, mx
 from mini_vllm.benchmark.machine_noise import NoiseWatch
 from mini_vllm.benchmark.peers import has_peer, load_peer
 from mini_vllm.benchmark.result_file import Results, announce
 from mini_vllm.benchmark.results import Table, format_ratios
-from mini_vllm.benchmark.workloads import Drawing
+from mini_vllm.benchmark.workloads import Drawing, wants_peer
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import NGRAM, EngineConfig
 from mini_vllm.models.loader import LoadedModel, load

@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mini_vllm.arguments import chosen_arms, draft_settings
 from mini_vllm.backend import blas
 from mini_vllm.benchmark.machine_noise import Noise, NoiseWatch, read_clocks
 from mini_vllm.benchmark.peers import MlxLm, Process, check_pythons, has_peer, load_peer, start, without_peer
@@ -40,7 +39,7 @@ from mini_vllm.benchmark.results import (
     format_ratios,
     median_of,
 )
-from mini_vllm.benchmark.workloads import GREEDY, WORKLOADS, Drawing, Workload, make_workload
+from mini_vllm.benchmark.workloads import GREEDY, WORKLOADS, Drawing, Workload, chosen_arms, make_workload
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.engine_frame import load_for
@@ -48,6 +47,7 @@ from mini_vllm.llm import progress_bar
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.random_model import load_random
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.speculation import draft_settings
 
 #: The values of ``--arm``, and the arms that each measures.
 ARM_OPTIONS = {"one": (ONE_AT_A_TIME,), "ours": (BATCHED,), "mlx-lm": (PEER,), "vllm": tuple(VLLM_TYPES),

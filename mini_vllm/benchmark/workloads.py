@@ -1,4 +1,4 @@
-"""Workloads with a name and a seed: the same requests, in the same order, in every measurement.
+"""Workloads with a name and a seed: the same requests, in the same order, in every measurement. Options of benchmarks.
 
 NumPy is imported late, because ``mini-vllm bench throughput --help`` imports this module for the names of the
 workloads, and must be quick.
@@ -7,8 +7,9 @@ workloads, and must be quick.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.request import SamplingParams
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 #: Token ids are drawn below this number, or below the model's vocabulary size if that is smaller.
 MAX_TOKEN_ID = 10_000
+QUICK = "quick: only a smoke test; these numbers mean nothing"
 
 
 @dataclass(frozen=True)
@@ -184,3 +186,35 @@ def make_workload(name: str, vocab_size: int, max_model_len: int) -> Workload:
         raise ValueError(f"workload {name!r} has a request of {workload.max_len} tokens, the model's context is "
                          f"{max_model_len}")
     return workload
+
+
+# ---- options
+
+
+def add_result_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true",
+                        help="print the results as JSON, and the tables on standard error")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the results to a file, as JSON")
+
+
+def add_quick_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="only a smoke test: the shortest possible run, without "
+                        "mlx-lm unless --arm names it")
+
+
+def add_arm_option(parser: argparse.ArgumentParser, *arms: str, others: Sequence[str] = ()) -> None:
+    parser.add_argument("--arm", action="append", choices=(*arms, *others),
+                        help=f"what to measure; may be given several times (default: {', '.join(arms)})")
+
+
+def chosen_arms(arguments: argparse.Namespace, *arms: str) -> list[str]:
+    """Return the arms that the user named. The default is all arms, or only ours with ``--quick``."""
+    return list(dict.fromkeys(arguments.arm or (["ours"] if arguments.quick else arms)))
+
+
+def wants_peer(arguments: argparse.Namespace) -> bool:
+    """Check whether mlx-lm is measured next to our engine. Raise ValueError if our engine is not measured."""
+    arms = chosen_arms(arguments, "ours", "mlx-lm")
+    if "ours" not in arms:
+        raise ValueError("--arm mlx-lm needs --arm ours: this benchmark only compares the two")
+    return "mlx-lm" in arms

@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from mini_vllm import __version__, demo
-from mini_vllm.arguments import parse_arguments
 from mini_vllm.benchmark.workloads import WORKLOADS
 from mini_vllm.checks import nearest, writable_file
 from mini_vllm.cli import options, sampling_options
-from mini_vllm.cli.messages import BAD_ARGUMENTS, INTERRUPTED
+from mini_vllm.cli.arguments import parse_arguments
+from mini_vllm.cli.messages import BAD_ARGUMENTS, INTERRUPTED, run_command
 from mini_vllm.models.catalogue import KNOWN, SHIPPED, PullError
-from mini_vllm.terminal import run_command
 
 COMMANDS = ("demo", "generate", "chat", "serve", "bench", "trace", "pull", "doctor")
 #: The end of the help text.

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from mini_vllm.checks import check_installed
 from mini_vllm.cli import chat_input
 from mini_vllm.cli.chat_input import COMMANDS, about_unknown, command_in, help_text
 from mini_vllm.cli.conversation import Context, Conversation
@@ -19,7 +20,6 @@ from mini_vllm.cli.generate import make_engine
 from mini_vllm.cli.messages import INTERRUPTED, print_usage, short_name, tell
 from mini_vllm.cli.sampling_options import with_defaults
 from mini_vllm.engine import LLMEngine
-from mini_vllm.extras import check_installed
 from mini_vllm.pictures.recorded import check_run_target, save_run
 from mini_vllm.request import RequestOutput, SamplingParams
 from mini_vllm.trace.recorder import StepTrace

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TextIO
 
 from mini_vllm import beam_search
-from mini_vllm.arguments import draft_settings, given_fields
+from mini_vllm.cli.arguments import given_fields
 from mini_vllm.cli.messages import FAILED, INTERRUPTED, loading, print_usage
 from mini_vllm.cli.parts_file import load_parts
 from mini_vllm.cli.sampling_options import with_defaults
@@ -20,6 +20,7 @@ from mini_vllm.engine_config import EngineConfig
 from mini_vllm.native.advice import tell_slow_blas
 from mini_vllm.pictures.recorded import check_run_target, save_run
 from mini_vllm.request import PromptTokensDetails, RequestOutput, SamplingParams, TokenLogprob, Usage
+from mini_vllm.speculation import draft_settings
 from mini_vllm.trace.recorder import StepTrace
 
 

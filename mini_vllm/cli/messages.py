@@ -1,10 +1,13 @@
-"""What a command says on standard error, besides its output, and its exit status.
+"""What a command says on standard error, besides its output, its exit status, and its streams.
 
 The line after an answer has the time to the first token, the cached tokens, the speed of the rest, and why it ended:
 
     one text       first token 0.4 s (79 of 105 tokens cached), then 17 tokens/s
     several texts  3 prompts, 212 tokens (96 cached); first tokens after 0.1 to 0.4 s; 120 tokens in 1.3 s, 92 tokens/s
                    in total
+
+If the reader closes the pipe, as in ``mini-vllm generate … | head -1``, the command ends silently. Both commands of the
+project start with ``run_command``.
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TextIO, cast
 
 from mini_vllm.request import CompletionOutput, RequestOutput
-from mini_vllm.terminal import fold
 
 #: Some prompts were rejected or failed; the others were served.
 FAILED = 1
@@ -26,12 +30,17 @@ FAILED = 1
 BAD_ARGUMENTS = 2
 #: Ctrl-C: the number that shells use.
 INTERRUPTED = 130
+#: The exit status that a shell reports for a program whose reader has gone: 128 plus the number of SIGPIPE.
+READER_GONE = 141
 
 
 def tell(text: str, dim: bool = False) -> None:
     """Print ``text``. At a terminal, wrap it between words, but never break a long path."""
     if sys.stderr.isatty():
-        text = fold(text, shutil.get_terminal_size().columns)
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(line if len(line) <= width else textwrap.fill(line, width, break_long_words=False,
+                                                                       break_on_hyphens=False)
+                         for line in text.split("\n"))
         if dim and os.environ.get("TERM") != "dumb":
             text = f"\x1b[2m{text}\x1b[0m"
     print(text, file=sys.stderr, flush=True)
@@ -135,3 +144,64 @@ def in_seconds(seconds: float) -> str:
 def _rate(num_tokens: int, seconds: float) -> str:
     rate = num_tokens / max(seconds, 1e-9)
     return f"{rate:.1f}" if rate < 9.95 else f"{rate:.0f}"
+
+
+# ---- standard streams
+
+
+class ReaderGone(SystemExit):
+    """The reader has closed the stream. Not an Exception, so that no ``except OSError`` on the way can catch it."""
+
+    def __init__(self) -> None:
+        super().__init__(READER_GONE)
+
+
+class GuardedStream:
+    """A stream that raises ReaderGone where it would raise BrokenPipeError. Otherwise it is the stream it guards."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return int(self._guarded(self._stream.write, text))
+
+    def flush(self) -> None:
+        self._guarded(self._stream.flush)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _guarded(self, call: Callable[..., Any], *arguments: str) -> Any:
+        try:
+            return call(*arguments)
+        except BrokenPipeError:
+            # Discard everything written from now on, by cleanup code and by Python, which flushes on exit.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+            raise ReaderGone() from None
+
+
+def run_command(command: Callable[[], int]) -> int:
+    """Run ``command`` and return its result, or READER_GONE. Meanwhile the standard streams are guarded."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = guarded = _guard(sys.stdout), _guard(sys.stderr)
+    try:
+        try:
+            return command()
+        finally:  # also before SystemExit: argparse ends the process after it has printed its help
+            for stream in guarded:
+                stream.flush()
+    except ReaderGone:
+        return READER_GONE
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _guard(stream: TextIO | None) -> TextIO:
+    """Guard a stream, or a substitute if the shell has closed it (``>&-``). Characters it lacks become ``?``."""
+    if stream is None:
+        stream = open(os.devnull, "w")
+    elif hasattr(stream, "reconfigure"):  # not so for a stream of a notebook
+        stream.reconfigure(errors="replace")
+    return cast(TextIO, GuardedStream(stream))

@@ -8,18 +8,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TextIO
 
-from mini_vllm.arguments import (
-    add_arm_option,
-    add_draft_options,
-    add_field_options,
-    add_model_options,
-    add_quick_option,
-    add_result_options,
-    option_of,
-)
-from mini_vllm.benchmark.workloads import WORKLOADS, Drawing
+from mini_vllm.benchmark.workloads import WORKLOADS, Drawing, add_arm_option, add_quick_option, add_result_options
+from mini_vllm.cli.arguments import add_field_options, add_model_options, option_of
 from mini_vllm.cli.sampling_options import add_sampling_options, add_structure_options
 from mini_vllm.request import SamplingParams
+from mini_vllm.speculation import add_draft_options
 
 #: The other fields do not go with beams: a beam search does not sample, and does not stop at texts.
 WITH_BEAMS = ("max_tokens", "ignore_eos", "structured_outputs")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.arguments import add_field_options, given_fields
+from mini_vllm.cli.arguments import add_field_options, given_fields
 from mini_vllm.request import SamplingParams
 
 #: Used if neither the command line nor the model sets one.

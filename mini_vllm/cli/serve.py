@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mini_vllm.arguments import draft_settings, given_fields
-from mini_vllm.checks import whole_number
+from mini_vllm.checks import check_installed, whole_number
+from mini_vllm.cli.arguments import given_fields
 from mini_vllm.cli.messages import short_name, tell
 from mini_vllm.cli.parts_file import load_parts
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.extras import check_installed
 from mini_vllm.native.advice import tell_slow_blas
+from mini_vllm.speculation import draft_settings
 
 if TYPE_CHECKING:
     from mini_vllm.server.settings import ServerSettings

@@ -10,8 +10,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from mini_vllm.arguments import option_of
 from mini_vllm.cli import main, make_parser
+from mini_vllm.cli.arguments import option_of
 from mini_vllm.cli.sampling_options import given, sampling_params, with_defaults
 from mini_vllm.conftest import make_talker
 from mini_vllm.llm import LLM

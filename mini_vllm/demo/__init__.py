@@ -10,7 +10,7 @@ import argparse
 import os
 from pathlib import Path
 
-from mini_vllm.extras import check_installed
+from mini_vllm.checks import check_installed
 
 TRY_NEXT = (
     ("mini-vllm demo blocks", "sharing, step by step"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import webbrowser
 
+from mini_vllm.checks import check_installed
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.extras import check_installed
 from mini_vllm.native.advice import tell_slow_blas
 
 #: How long running requests may take to finish after Ctrl-C.

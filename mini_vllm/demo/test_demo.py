@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 from rich.console import Console
 
+from mini_vllm.cli import main
 from mini_vllm.demo import TRY_NEXT, tale
-from mini_vllm.demo.__main__ import main
 from mini_vllm.demo.blocks import show_blocks
 from mini_vllm.demo.tale import OPENING, tell_a_tale
 from mini_vllm.engine import LLMEngine
@@ -54,22 +54,20 @@ def test_the_tale_fits_the_screen_and_can_be_drawn(told):
 
 def test_it_ends_with_what_to_try_next(capsys, monkeypatch):
     monkeypatch.setattr("mini_vllm.demo.tale.tell_a_tale", lambda *arguments: None)
-    monkeypatch.setattr("sys.argv", ["demo"])
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
-    assert main() == 0
+    assert main(["demo"]) == 0
     said = capsys.readouterr().out
     assert all(command in said for command, _ in TRY_NEXT) and "source .venv/bin/activate" in said
     monkeypatch.setenv("VIRTUAL_ENV", "here")
-    assert main() == 0 and "activate" not in capsys.readouterr().out
+    assert main(["demo"]) == 0 and "activate" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments, complaint", [
     (["--trace", "no/such/folder/run.svg"], "no/such/folder"),
     (["blocks", "--trace", "run.svg"], "only the tale"),
 ])
-def test_a_recording_that_cannot_be_is_refused_at_once(arguments, complaint, capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["demo", *arguments])
-    assert main() == 2
+def test_a_recording_that_cannot_be_is_refused_at_once(arguments, complaint, capsys):
+    assert main(["demo", *arguments]) == 2
     said = capsys.readouterr()
     assert complaint in said.err and not said.out
 

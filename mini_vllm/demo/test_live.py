@@ -85,7 +85,7 @@ def test_options_that_do_not_go_together_are_refused(arguments, complaint, serve
 
 
 def test_without_the_servers_packages_it_says_what_to_install(served, browsers, monkeypatch, capsys):
-    monkeypatch.setattr("mini_vllm.extras.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("mini_vllm.checks.importlib.util.find_spec", lambda name: None)
     assert main(["demo", "live"]) == 2
     assert "fastapi" in capsys.readouterr().err and not served
 

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mini_vllm.checks import nearest
-from mini_vllm.extras import install_line
+from mini_vllm.checks import install_line, nearest
 from mini_vllm.models.config import LoadError
 
 ASSETS = Path(__file__).parents[1] / "assets"

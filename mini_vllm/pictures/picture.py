@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mini_vllm.extras import install_line
+from mini_vllm.checks import install_line
 
 #: A picture is as wide as its column. In a narrow column it shrinks while its letters remain readable, then it scrolls.
 #: In a wide column, a small picture does not grow to fill the screen.

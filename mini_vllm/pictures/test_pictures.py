@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from mini_vllm.block_pool import BlockPool
-from mini_vllm.extras import install_line
+from mini_vllm.checks import install_line
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.pictures import Cast, Slides, draw_cache, draw_pool, draw_queue, draw_tree, step_through
 from mini_vllm.pictures.pool_state import PoolState

@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 
+from mini_vllm.checks import install_line
 from mini_vllm.cli import main
-from mini_vllm.extras import install_line
 from mini_vllm.models.loader import load
 from mini_vllm.pictures import Cast, block_panel, step_through
 from mini_vllm.pictures.palette import PAINTS

@@ -6,5 +6,5 @@
                            size
 
 It needs the extra ``[serve]``. Only the commands import this package, and they call ``check_installed`` of
-``extras.py`` first.
+``checks.py`` first.
 """

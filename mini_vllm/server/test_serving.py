@@ -12,8 +12,8 @@ import urllib.request
 import pytest
 from starlette.responses import StreamingResponse
 
+from mini_vllm.checks import install_line
 from mini_vllm.cli import main
-from mini_vllm.extras import install_line
 from mini_vllm.server import serving
 from mini_vllm.server.conftest import Client, running, settings_for
 from mini_vllm.server.shutdown import DrainGate, Farewell

@@ -30,7 +30,8 @@ def run(loaded, draft=None, **settings):
     """Run the requests. Return their tokens and the engine."""
     drafting = {"num_speculative_tokens": 3, "draft": draft} if draft else {}
     engine = LLMEngine(EngineConfig(**{"num_blocks": 60, "block_size": 8, **drafting, **settings}), loaded=loaded)
-    engine.speculation.costs = FREE
+    if draft:
+        engine.speculation.costs = FREE
     for number, params in enumerate(PARAMS):
         engine.add_request([number + 1, *range(9, 25)], SamplingParams(max_tokens=20, ignore_eos=True, **params),
                            f"p{number}")

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from mini_vllm.extras import check_installed
+from mini_vllm.checks import check_installed
 from mini_vllm.structured.automaton import check_size
 from mini_vllm.structured.grammar import Mask
 from mini_vllm.structured.params import StructuredOutputsParams

@@ -293,7 +293,7 @@ def test_an_argument_of_add_request_is_refused_by_name(engine, name, value, boun
 
 
 def test_n_is_checked_before_anything_is_made(engine, monkeypatch):
-    monkeypatch.setattr("mini_vllm.input_processor.SequenceState",
+    monkeypatch.setattr("mini_vllm.sequences.SequenceState",
                         lambda *_: pytest.fail("a sequence was made"))
     with pytest.raises(ValueError, match=r"n is 10000000, must be at most max_num_seqs \(8\)"):
         engine.add_request("hello", SamplingParams(n=10**7))

@@ -16,12 +16,12 @@ from mini_vllm.gpu.runner import PoolsThatStay
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.llm import LLM
 from mini_vllm.logit_rules import NO_TOKEN_LEFT
+from mini_vllm.metrics import NoTrace
 from mini_vllm.models.loader import load
 from mini_vllm.native.runner import NativeKVCache
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
 from mini_vllm.scheduler import Scheduler
-from mini_vllm.trace.recorder import NoTrace
 
 #: Of two layers, keys and values, 8 tokens, half as many KV heads as heads, float32.
 BLOCK_BYTES = 2 * 2 * 8 * checkpoint_width() // 2 * 4
@@ -644,7 +644,7 @@ def test_ctrl_c_in_the_step_that_ends_an_outgrown_request_does_not_lose_its_end(
     def interrupted():
         plan = schedule()
         if plan.finished:
-            monkeypatch.setattr(engine.speculation, "extend", lambda *rest: (_ for _ in ()).throw(KeyboardInterrupt))
+            monkeypatch.setattr(engine, "note_start", lambda *rest: (_ for _ in ()).throw(KeyboardInterrupt))
         return plan
 
     monkeypatch.setattr(engine.scheduler, "schedule", interrupted)

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from mini_vllm import extras
-from mini_vllm.extras import EXTRAS, PROJECT, check_installed, install_line
+from mini_vllm import checks
+from mini_vllm.checks import EXTRAS, PROJECT, check_installed, install_line
 
 
 def test_every_extra_is_one_of_the_projects_with_the_packages_that_are_looked_for():
@@ -31,7 +31,7 @@ def test_in_another_folder_the_line_says_where_the_clone_is(monkeypatch, tmp_pat
 
 
 def test_outside_of_a_clone_the_packages_are_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(extras, "PROJECT", tmp_path)
+    monkeypatch.setattr(checks, "PROJECT", tmp_path)
     assert install_line("serve") == "pip install fastapi uvicorn prometheus_client llguidance"
 
 

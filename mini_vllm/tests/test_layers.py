@@ -11,10 +11,10 @@ PACKAGE = Path(__file__).parents[1]
 
 #: The units of the package, bottom up. A unit is a module directly in the package, or a folder.
 LAYERS = (
-    "checks", "arguments", "extras", "terminal", "backend", "structured", "request", "request_queue", "block_pool",
+    "checks", "backend", "structured", "request", "request_queue", "block_pool",
     "prefix_tree", "kv_cache", "scheduler", "attention", "fast", "models", "logit_rules", "sampler", "model_runner",
-    "parts", "metrics", "native", "gpu", "speculation", "sequences", "trace", "pictures", "engine_config",
-    "lookahead", "executor", "input_processor", "engine_frame", "recovery", "engine", "simulation", "beam_search",
+    "parts", "metrics", "native", "gpu", "speculation", "trace", "pictures", "engine_config", "sequences",
+    "engine_frame", "executor", "engine", "simulation", "beam_search",
     "llm", "engine_thread", "async_engine", "router", "server", "benchmark", "demo", "cli", "__main__", "__init__",
     "tests",
 )

@@ -18,8 +18,8 @@ from mini_vllm import __version__, backend
 from mini_vllm.backend import BlasInfo
 from mini_vllm.benchmark.peers import without_peer
 from mini_vllm.benchmark.plot import plot_results
+from mini_vllm.checks import install_line
 from mini_vllm.cli import doctor, main
-from mini_vllm.extras import install_line
 from mini_vllm.models.config import LoadError
 from mini_vllm.models.loader import load
 

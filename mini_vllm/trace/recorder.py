@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from mini_vllm.metrics import NO_DRAFTS, NoTrace
 from mini_vllm.parts import SchedulerPart
 from mini_vllm.request import Request
 from mini_vllm.scheduler import SchedulerOutput
@@ -24,36 +25,6 @@ from mini_vllm.trace.files import FORMAT, TraceHeader, TraceStep, read_trace, wr
 
 #: The longest name of a request, in characters of its prompt. The rest of the prompt is private.
 MAX_NAME = 40
-#: No drafts.
-NONE: Mapping[str, tuple[int, int]] = {}
-
-
-class NoTrace:
-    """The events that an engine reports, all ignored. A subclass may handle some of them."""
-
-    def introduce(self, model: str, text_of: Callable[[Request], str]) -> None:
-        """Receive, before anything else, the model's name and a function that returns the prompt's text of a
-        request."""
-
-    def start_step(self, scheduler: SchedulerPart) -> None:
-        """Handle the moment before a step is planned."""
-
-    def record_plan(self, scheduler: SchedulerPart, plan: SchedulerOutput) -> None:
-        """Handle a plan before it is computed."""
-
-    def record_computed(self) -> None:
-        """Handle the moment at which the tokens of the step are known."""
-
-    def record_draw(self, request_id: str, cursor: Cursor, token_id: int) -> None:
-        """Handle a token of a sequence whose output must match. ``cursor`` is its place before the token."""
-
-    def end_step(self, plan: SchedulerOutput, sampled: Collection[str],
-                 drafts: Mapping[str, tuple[int, int]] = NONE) -> None:
-        """Handle the end of a step, after its tokens were processed.
-
-        ``drafts`` has the numbers of drafted and of accepted tokens of the requests that drafted. A failed step may
-        have preempted more than was planned.
-        """
 
 
 class StepTrace(NoTrace):
@@ -135,7 +106,7 @@ class StepTrace(NoTrace):
         self._step.setdefault("allowed", {}).setdefault(request_id, []).append([int(mask.sum()), state])
 
     def end_step(self, plan: SchedulerOutput, sampled: Collection[str],
-                 drafts: Mapping[str, tuple[int, int]] = NONE) -> None:
+                 drafts: Mapping[str, tuple[int, int]] = NO_DRAFTS) -> None:
         finished, end_s = self._ended(), self._now_s()
         if drafts:
             self._step["drafts"] = {request_id: list(numbers) for request_id, numbers in drafts.items()}

@@ -116,6 +116,7 @@ class Schedule:
         self._alone: dict[str, RequestOutput] = {}
         self.engine = LLMEngine(self.config, EngineParts(request_queue=self._queue_class()), self.loaded)
         speculation = self.engine.speculation
+        assert speculation is not None
         speculation.max_tokens, speculation.costs = rng.choice((1, 2, 3, 4, 8)), FREE
         speculation.drafter = self.engine.drafter = self._draw_drafter()
         self.injects = rng.random() < 0.2
@@ -129,7 +130,8 @@ class Schedule:
             max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_seqs + rng.choice((0, 1, 3, 16, 40, 256)),
             max_num_chunk_tokens=rng.choice((None, 1, 4, 17)), watermark=rng.choice((0.0, 0.01, 0.1, 0.5)),
             aging_rate=rng.choice((0.0, 0.1, 100.0)), enable_prefix_caching=rng.random() < 0.8,
-            enable_lookahead=rng.choice((True, True, False, None)), preempt_for_priority=rng.random() < 0.5)
+            enable_lookahead=rng.choice((True, True, False, None)), preempt_for_priority=rng.random() < 0.5,
+            num_speculative_tokens=8)
 
     def _queue_class(self) -> type[PriorityQueueWithAging]:
         """Return a queue class whose clock advances with the steps, so that a case is the same whenever it is run."""
@@ -188,8 +190,9 @@ class Schedule:
         expect(engine.kv_cache.block_pool.get_usage() == 0.0, "all requests have ended, but blocks are in use")
         for work in self.works:
             self._check_outputs(work)
-        self.tried.update(preemptions=engine.scheduler.num_preemptions, drafted=engine.speculation.num_drafted_tokens,
-                          accepted=engine.speculation.num_accepted_tokens)
+        counts = engine.metrics()
+        self.tried.update(preemptions=counts.num_preemptions, drafted=counts.num_drafted_tokens,
+                          accepted=counts.num_accepted_tokens)
 
     def _draw_work(self) -> Work:
         rng = self.rng

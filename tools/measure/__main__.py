@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from mini_vllm.arguments import QUICK, add_result_options, parse_arguments
+from mini_vllm.benchmark.workloads import QUICK, add_result_options
+from mini_vllm.cli.arguments import parse_arguments
 
 #: Measurements that print times or ratios of times. On a busy machine they are meaningless, and a warning says so.
 TIMED = ("drafts", "pool")

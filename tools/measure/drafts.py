@@ -66,7 +66,8 @@ def decoding_engine(loaded: LoadedModel, num_requests: int, num_drafted: int, lo
         model=loaded.name, num_blocks=num_blocks, enable_prefix_caching=False, max_num_seqs=num_requests,
         max_num_batched_tokens=max(1024, 8 * num_requests), num_speculative_tokens=num_drafted,
         enable_lookahead=looks_ahead), loaded=loaded)
-    engine.speculation.drafter, engine.speculation.costs = WrongDrafter(), ALWAYS
+    if engine.speculation is not None:
+        engine.speculation.drafter, engine.speculation.costs = WrongDrafter(), ALWAYS
     for index in range(num_requests):
         engine.add_request([1 + (7 * index + i) % 90 for i in range(CONTEXT)], params, str(index))
     started: set[str] = set()

@@ -165,7 +165,7 @@ def _attack(loaded):
 ''' + _BEFORE_THE_FIRST_ENGINE, "5.3"),
     Attack("a_tokenizer_of_its_own", "names ends of text that lie before the logits in memory", '''
 from mini_vllm.engine_config import EngineConfig as _Config
-from mini_vllm.input_processor import InputProcessor as _Inputs
+from mini_vllm.sequences import InputProcessor as _Inputs
 from mini_vllm.models.prompts import PromptReader as _Reader
 from mini_vllm.sampler import Sampler as _Sampler
 class _Tokens:
@@ -182,7 +182,7 @@ def _attack(loaded):
 ''' + _BEFORE_THE_FIRST_ENGINE, "5.3"),
     Attack("ids_that_are_all_in_use", "has the grader look for a free id for ever", '''
 from mini_vllm.engine_config import EngineConfig as _Config
-from mini_vllm.input_processor import InputProcessor as _Inputs
+from mini_vllm.sequences import InputProcessor as _Inputs
 from mini_vllm.models.prompts import PromptReader as _Reader
 def _attack(loaded):
     inputs = _Inputs(_Config(), _Reader(loaded.tokenizer, 257, 100), loaded.tokenizer.encode, lambda: 0.0)

@@ -198,7 +198,7 @@ def _prompt_logprobs(_: Any, requests: Any, groups: Any, steps: Any, logits: Any
 GUARDS: dict[str, Guard] = {
     "mini_vllm.model_runner.ModelRunner": _all_handed_in("a ModelRunner"),
     "mini_vllm.models.prompts.PromptReader": _all_handed_in("a PromptReader"),
-    "mini_vllm.input_processor.InputProcessor": _input_processor,
+    "mini_vllm.sequences.InputProcessor": _input_processor,
     "mini_vllm.model_runner.ModelRunner.step": _step,
     "mini_vllm.attention.PagedKVCache.copy_blocks": _copy_blocks,
     "mini_vllm.attention.PagedKVCache.clear_blocks": _clear_blocks,

@@ -8,7 +8,6 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from mini_vllm.arguments import wants_peer
 from mini_vllm.backend import is_cpu, mx, nn
 from mini_vllm.benchmark.gpu import steps
 from mini_vllm.benchmark.gpu.agreement import BITS, agree, quantise
@@ -17,7 +16,7 @@ from mini_vllm.benchmark.peers import MlxLm, has_peer, load_peer, without_peer
 from mini_vllm.benchmark.result_file import Results, announce
 from mini_vllm.benchmark.results import BATCHED, BenchmarkResult, Table
 from mini_vllm.benchmark.throughput import serve
-from mini_vllm.benchmark.workloads import Drawing, Workload, make_workload
+from mini_vllm.benchmark.workloads import Drawing, Workload, make_workload, wants_peer
 from mini_vllm.checks import real_number
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.gpu.select_runner import runner_class, why_not_here

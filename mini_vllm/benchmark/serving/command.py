@@ -18,7 +18,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from mini_vllm.arguments import draft_settings, wants_peer
 from mini_vllm.benchmark.machine import describe_machine
 from mini_vllm.benchmark.machine_noise import NoiseWatch, read_clocks
 from mini_vllm.benchmark.peers import has_peer, without_peer
@@ -28,9 +27,11 @@ from mini_vllm.benchmark.serving.client import GOOD_SHARE, MAX_FIRST_TOKEN_S, MA
 from mini_vllm.benchmark.serving.servers import PEER_OPTIONS, Server, our_server, peer_server
 from mini_vllm.benchmark.serving.traffic import TRAFFICS, Call, Traffic, Words, single_token_words
 from mini_vllm.benchmark.throughput import check_draft
+from mini_vllm.benchmark.workloads import wants_peer
+from mini_vllm.checks import check_installed
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.extras import check_installed
 from mini_vllm.models.loader import LoadedModel, load
+from mini_vllm.speculation import draft_settings
 
 #: The default rates of the tables; the searches begin at the first.
 DEFAULT_RATES, QUICK_RATES = [4.0, 8.0], [20.0]

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.metrics import NO_DRAFTS, NoTrace
 from mini_vllm.parts import SchedulerPart
 from mini_vllm.request import Request
 from mini_vllm.scheduler import SchedulerOutput
@@ -23,7 +24,6 @@ from mini_vllm.server.live_feed.steps import LiveTrace
 from mini_vllm.server.live_feed.watcher import Watcher
 from mini_vllm.server.live_feed.window import Window
 from mini_vllm.structured.compiler import Cursor
-from mini_vllm.trace.recorder import NONE, NoTrace
 
 if TYPE_CHECKING:
     from mini_vllm.engine_frame import EngineFrame
@@ -114,7 +114,7 @@ class LiveFeed(NoTrace):
             self._trace.record_draw(request_id, cursor, token_id)
 
     def end_step(self, plan: SchedulerOutput, sampled: Collection[str],
-                 drafts: Mapping[str, tuple[int, int]] = NONE) -> None:
+                 drafts: Mapping[str, tuple[int, int]] = NO_DRAFTS) -> None:
         """Send the event of this step. If no request is left, also send that the blocks were freed."""
         scheduler, self._scheduler = self._scheduler, None
         if self._is_told and self._trace is not None and scheduler is not None:

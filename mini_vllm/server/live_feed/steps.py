@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypedDict
 
 from mini_vllm.block_pool import BlockHash
+from mini_vllm.metrics import NO_DRAFTS
 from mini_vllm.parts import SchedulerPart
 from mini_vllm.pictures.elements import shorten
 from mini_vllm.pictures.tree import MAX_TEXT
@@ -17,7 +18,7 @@ from mini_vllm.request import Request
 from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.server.live_feed.structures import Structure, describe, state_after
 from mini_vllm.structured.compiler import Cursor
-from mini_vllm.trace.recorder import NONE, StepTrace
+from mini_vllm.trace.recorder import StepTrace
 
 #: A step, or the changes between two steps, in plain JSON values.
 Event = dict[str, Any]
@@ -95,7 +96,7 @@ class LiveTrace(StepTrace):
         return finished
 
     def finish_step(self, plan: SchedulerOutput, sampled: Collection[str], number: int,
-                    drafts: Mapping[str, tuple[int, int]] = NONE) -> Event:
+                    drafts: Mapping[str, tuple[int, int]] = NO_DRAFTS) -> Event:
         """Return the event of this step. Call it instead of ``end_step``."""
         super().end_step(plan, sampled, drafts)
         step = self.steps.pop()

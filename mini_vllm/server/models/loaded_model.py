@@ -14,6 +14,7 @@ from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts, kv_cache_bytes, parse_memory
 from mini_vllm.engine_frame import load_for
+from mini_vllm.metrics import NoTrace
 from mini_vllm.models.catalogue import find_model
 from mini_vllm.models.prompts import PromptReader
 from mini_vllm.models.tokenizer import Tokenizer
@@ -23,7 +24,6 @@ from mini_vllm.server.models.chat_templates import ChatTemplate
 from mini_vllm.server.models.schema_check import SchemaCheck
 from mini_vllm.structured.grammar import RegexGrammar
 from mini_vllm.structured.guided import GuidedExpression
-from mini_vllm.trace.recorder import NoTrace
 
 log = logging.getLogger("mini_vllm.server")
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from mini_vllm.backend import mx
 from mini_vllm.engine_thread import EngineStoppedError
+from mini_vllm.metrics import NoTrace
 from mini_vllm.models.catalogue import find_model
 from mini_vllm.models.config import LoadError
 from mini_vllm.models.loader import check
@@ -36,7 +37,6 @@ from mini_vllm.server.models.loaded_model import MemoryLimitError, ServedModel, 
 from mini_vllm.server.models.model_entry import Place
 from mini_vllm.server.models.model_eviction import who_must_go
 from mini_vllm.server.settings import ServerSettings
-from mini_vllm.trace.recorder import NoTrace
 
 log = logging.getLogger("mini_vllm.server")
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from mini_vllm.extras import install_line
+from mini_vllm.checks import install_line
 from mini_vllm.server.replicas import lifeline
 from mini_vllm.server.replicas.exchange import Address, Connections, ReplicaError
 from mini_vllm.server.replicas.fleet import Fleet, Replica

@@ -1,4 +1,6 @@
-"""Options that all commands share: settings, the model, results as JSON, and the usage that a wrong option prints.
+"""How options are parsed, options made of the fields of settings, and the model's option.
+
+Options with one meaning have one name in all commands:
 
     --json              print the result as JSON, and everything else on standard error
     --output FILE       write the result to a file
@@ -14,16 +16,12 @@ import argparse
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields
-from pathlib import Path
 from typing import Any
 
 from mini_vllm.checks import nearest
 
-#: With the newest token, 8 tokens per request: as many as attention handles together (``MAX_SPLIT_QUERIES``).
-NUM_SPECULATIVE_TOKENS = 7
 #: The type of a field → arguments of ``add_argument``.
 _KINDS: dict[str, dict[str, Any]] = {"int": {"type": int, "metavar": "N"}, "float": {"type": float, "metavar": "X"}}
-QUICK = "quick: only a smoke test; these numbers mean nothing"
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
@@ -97,50 +95,3 @@ def add_model_options(parser: argparse.ArgumentParser, default: str, about: str,
     parser.add_argument("--model", *aliases, dest="model_option", choices=choices, metavar="NAME",
                         help="the same as MODEL")
     parser.set_defaults(default_model=default)
-
-
-def add_result_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true",
-                        help="print the results as JSON, and the tables on standard error")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the results to a file, as JSON")
-
-
-def add_quick_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="only a smoke test: the shortest possible run, without "
-                        "mlx-lm unless --arm names it")
-
-
-def add_arm_option(parser: argparse.ArgumentParser, *arms: str, others: Sequence[str] = ()) -> None:
-    parser.add_argument("--arm", action="append", choices=(*arms, *others),
-                        help=f"what to measure; may be given several times (default: {', '.join(arms)})")
-
-
-def chosen_arms(arguments: argparse.Namespace, *arms: str) -> list[str]:
-    """Return the arms that the user named. The default is all arms, or only ours with ``--quick``."""
-    return list(dict.fromkeys(arguments.arm or (["ours"] if arguments.quick else arms)))
-
-
-def add_draft_options(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--draft", metavar="ngram|MODEL", help="guess tokens and check several per step; the texts are "
-                        "the same. ngram: from the request's own text; MODEL: by a smaller model of the same "
-                        "vocabulary")
-    parser.add_argument("--num-speculative-tokens", type=int, metavar="N", help="tokens to guess per step, with "
-                        f"--draft (default: {NUM_SPECULATIVE_TOKENS})")
-
-
-def draft_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of EngineConfig for ``--draft``. Raise ValueError for a number without ``--draft``."""
-    if arguments.draft is None:
-        if arguments.num_speculative_tokens is not None:
-            raise ValueError("--num-speculative-tokens needs --draft")
-        return {}
-    number = arguments.num_speculative_tokens
-    return {"draft": arguments.draft, "num_speculative_tokens": NUM_SPECULATIVE_TOKENS if number is None else number}
-
-
-def wants_peer(arguments: argparse.Namespace) -> bool:
-    """Check whether mlx-lm is measured next to our engine. Raise ValueError if our engine is not measured."""
-    arms = chosen_arms(arguments, "ours", "mlx-lm")
-    if "ours" not in arms:
-        raise ValueError("--arm mlx-lm needs --arm ours: this benchmark only compares the two")
-    return "mlx-lm" in arms

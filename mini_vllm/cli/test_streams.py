@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mini_vllm.terminal import READER_GONE, run_command
+from mini_vllm.cli.messages import READER_GONE, run_command
 
 
 def test_streams_that_are_not_files_are_left_alone_and_come_back(monkeypatch):
