@@ -1,6 +1,5 @@
-"""Options that all commands share: settings, the model, results as JSON, and the usage that a wrong option prints.
+"""Options that all commands share: settings, the model, the file of results, and the usage that a wrong option prints.
 
-    --json              print the result as JSON, and everything else on standard error
     --output FILE       write the result to a file
     MODEL, --model NAME the model, as a positional argument or as an option
     --quick             only a smoke test
@@ -100,8 +99,6 @@ def add_model_options(parser: argparse.ArgumentParser, default: str, about: str,
 
 
 def add_result_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true",
-                        help="print the results as JSON, and the tables on standard error")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the results to a file, as JSON")
 
 

@@ -28,7 +28,7 @@ from mini_vllm.arguments import parse_arguments
 from mini_vllm.benchmark.machine import git
 from mini_vllm.benchmark.result_file import digest
 from mini_vllm.benchmark.results import BATCHED, LLAMA, ONE_AT_A_TIME, PEER, VLLM_TYPES
-from mini_vllm.benchmark.serving.traffic import TRAFFICS
+from mini_vllm.benchmark.traffic import TRAFFICS
 from mini_vllm.benchmark.workloads import WORKLOADS
 from mini_vllm.cli import make_parser as cli_parser
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from mini_vllm import EngineConfig, LLMEngine
 from mini_vllm.benchmark.machine import provenance, source
-from mini_vllm.benchmark.serving.traffic import TRAFFICS, Words
+from mini_vllm.benchmark.traffic import TRAFFICS, Words
 from mini_vllm.request import RequestOutput, SamplingParams
 
 NUM_USERS, NUM_REQUESTS, RATE = 24, 120, 5.0

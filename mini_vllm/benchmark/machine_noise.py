@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 from mini_vllm.benchmark.machine import my_cores, product_times_s
 
@@ -41,13 +41,13 @@ class Clocks(NamedTuple):
     all_s: float | None
 
 
-def read_clocks(process_ids: Iterable[int] = ()) -> Clocks:
-    """Read the clocks. This process, its children that have ended and ``process_ids`` are those that are measured."""
-    at_s, own_s = time.perf_counter(), sum(os.times()[:4]) + sum(map(process_cpu_s, process_ids))
+def read_clocks() -> Clocks:
+    """Read the clocks. This process and those that it started, directly or not, are the ones that are measured."""
+    at_s = time.perf_counter()
     try:
-        return Clocks(at_s, own_s, busy_s(STAT.read_text(), my_cores(), os.sysconf("SC_CLK_TCK")))
+        return Clocks(at_s, own_cpu_s(), busy_s(STAT.read_text(), my_cores(), os.sysconf("SC_CLK_TCK")))
     except (OSError, ValueError):  # no such file, or not as on Linux
-        return Clocks(at_s, own_s, None)
+        return Clocks(at_s, 0.0, None)
 
 
 def busy_s(stat: str, cores: Collection[int], ticks_per_s: int) -> float:
@@ -60,13 +60,18 @@ def busy_s(stat: str, cores: Collection[int], ticks_per_s: int) -> float:
     return sum(of_core[field] for of_core in ticks for field in BUSY_FIELDS if field < len(of_core)) / ticks_per_s
 
 
-def process_cpu_s(process_id: int) -> float:
-    """Return the CPU time that a process has used so far; 0 if the system does not tell."""
-    try:
-        fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except OSError:
-        return 0.0
+def own_cpu_s() -> float:
+    """Return the CPU time of this process and of all that it started, including those that have ended."""
+    stats = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            stats[int(path.parent.name)] = [int(field) for field in path.read_text().rpartition(")")[2].split()[1:]]
+    own, found = {os.getpid()}, 0
+    while len(own) > found:
+        found = len(own)
+        own |= {process for process, (parent, *_) in stats.items() if parent in own}
+    # the processes' own time, and that of their children that have ended, each for the user and for the system
+    return sum(sum(stats[process][10:14]) for process in own & stats.keys()) / os.sysconf("SC_CLK_TCK")
 
 
 def quota_cores() -> float:
@@ -165,13 +170,3 @@ def warn_if_busy() -> None:
     with watch.over():
         product_times_s(16, 0.5)
     print(watch.noise().warning_before(), end="", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def told_if_loud(stream: TextIO | None = None) -> Iterator[None]:
-    """Warn before a benchmark that the machine is busy, and after it that its ratios cannot be trusted."""
-    warn_if_busy()
-    watch = NoiseWatch()
-    with watch.over():
-        yield
-    print(watch.noise().warning(), end="", file=stream or sys.stdout, flush=True)

@@ -17,14 +17,13 @@ import argparse
 import contextlib
 import hashlib
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mini_vllm.arguments import QUICK
 from mini_vllm.benchmark.machine import ROOT, provenance, source
-from mini_vllm.benchmark.machine_noise import NoiseWatch, warn_if_busy
+from mini_vllm.benchmark.machine_noise import Noise, NoiseWatch, warn_if_busy
 from mini_vllm.checks import writable_file
 from mini_vllm.native.advice import tell_slow_blas
 
@@ -32,23 +31,18 @@ KEPT = ROOT / "benchmarks"
 
 
 class Results:
-    """The results of a benchmark, printed as JSON or written to a file, depending on the options.
-
-    If the JSON goes to standard output, everything else that is printed inside ``with Results(arguments) as results``
-    goes to standard error. If the block fails, no JSON is printed.
-    """
+    """Writes the results of a benchmark to the file that ``--output`` names, if any, and watches the machine."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         """Raise ValueError, before any work is done, if the output file cannot be written."""
-        self._is_printed: bool = arguments.json
-        self._path: Path | None = arguments.output
         self._command: str = arguments.typed
-        self._is_kept = self._path is not None and self._path.resolve().parent == KEPT
-        self._text = ""
-        self._watch, self._watching, self._redirected = NoiseWatch(), contextlib.ExitStack(), contextlib.ExitStack()
-        if self._path is not None:
-            writable_file(self._path)
+        self._path: Path | None = arguments.output
+        self._watch, self._watching = NoiseWatch(), contextlib.ExitStack()
+        if self._path is None:
+            return
+        writable_file(self._path)
         self._source = source()
+        self._is_kept = self._path.resolve().parent == KEPT
         if self._is_kept and (fault := self._fault(arguments.quick)):
             raise ValueError(f"{self._path}: {fault}; to try something, write to a file outside of {KEPT.name}/")
 
@@ -64,31 +58,28 @@ class Results:
         return ""
 
     def __enter__(self) -> Results:
-        if self._is_printed:
-            self._redirected.enter_context(contextlib.redirect_stdout(sys.stderr))
-        if self._is_printed or self._path is not None:
-            self._watching.enter_context(self._watch.over())
+        self._watching.enter_context(self._watch.over())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._watching.close()
-        self._redirected.close()
-        if self._is_printed and kind is None:
-            print(self._text, end="", flush=True)
+
+    def noise(self) -> Noise:
+        """Return the noise so far."""
+        self._watching.close()
+        self._watching.enter_context(self._watch.over())
+        return self._watch.noise()
 
     def save(self, data: Mapping[str, Any]) -> None:
         """Write the results so far. A long run calls this repeatedly, so that it keeps what it has if it is stopped."""
-        if not self._is_printed and self._path is None:
+        if self._path is None:
             return
         if self._is_kept and source() != self._source:
             raise ValueError(f"{self._path} is not written: the source has changed since the run began")
-        self._watching.close()
-        record = {"command": self._command, **self._source, "machine": provenance(),
-                  "noise": self._watch.noise().to_dict(), **data}
-        self._text = json.dumps({**record, "sha256": digest(record)}, indent=2, ensure_ascii=False) + "\n"
-        if self._path is not None:
-            self._path.write_text(self._text, encoding="utf-8")
-        self._watching.enter_context(self._watch.over())
+        record = {"command": self._command, **self._source, "machine": provenance(), "noise": self.noise().to_dict(),
+                  **data}
+        text = json.dumps({**record, "sha256": digest(record)}, indent=2, ensure_ascii=False)
+        self._path.write_text(f"{text}\n", encoding="utf-8")
 
 
 def digest(record: Mapping[str, Any]) -> str:

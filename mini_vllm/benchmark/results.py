@@ -1,12 +1,12 @@
-"""The numbers of one way of serving with one workload: how they are taken, their median, and the table of all."""
+"""The numbers of one way of serving with one workload: how they are computed, their median, and the table of all."""
 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
+from mini_vllm.benchmark.peer_script import OnToken, Watch
 from mini_vllm.benchmark.workloads import Workload
 
 ONE_AT_A_TIME, BATCHED, PEER = "one at a time", "mini_vllm", "mlx-lm"
@@ -20,9 +20,6 @@ LLAMA = "llama.cpp"
 ROUNDED = ("vLLM bfloat16", LLAMA)
 PERCENTILES = (50, 90, 99, 100)
 
-#: Called with the number of requests that finished and of tokens that were generated.
-OnToken = Callable[[int, int], None]
-
 
 @dataclass
 class BenchmarkResult:
@@ -31,7 +28,6 @@ class BenchmarkResult:
     workload: str
     arm: str
     num_requests: int
-    num_prompt_tokens: int
     num_output_tokens: int
     seconds: float
     #: Percentile → seconds. The 100th is the worst.
@@ -40,15 +36,9 @@ class BenchmarkResult:
     between_tokens_s: dict[int, float]
     #: The worst time between two tokens of a request while a later one waited for its first token; 0 without such.
     worst_gap_beside_prompt_s: float
-    #: The average fraction of the held K/V memory that contains no token; None if the engine does not tell.
-    kv_waste: float | None = None
-    #: The fraction of all computed token rows that no request asked for; None if it was not measured.
-    padding: float | None = None
     num_preemptions: int = 0
     #: Tokens computed a second time after a preemption.
     num_recomputed_tokens: int = 0
-    #: Where the time of a run went, in seconds; only for our own arms.
-    profile_s: dict[str, float] = field(default_factory=dict)
     #: Tokens that were guessed and checked, and those of them that were right.
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
@@ -60,13 +50,8 @@ class BenchmarkResult:
     def output_tokens_per_s(self) -> float:
         return self.num_output_tokens / self.seconds
 
-    @property
-    def total_tokens_per_s(self) -> float:
-        return (self.num_prompt_tokens + self.num_output_tokens) / self.seconds
-
     def to_dict(self) -> dict[str, object]:
-        return {**asdict(self), "output_tokens_per_s": self.output_tokens_per_s,
-                "total_tokens_per_s": self.total_tokens_per_s}
+        return {**asdict(self), "output_tokens_per_s": self.output_tokens_per_s}
 
 
 #: What an arm returns for a workload: its numbers, and the token ids of each request.
@@ -75,53 +60,24 @@ Served = tuple[BenchmarkResult, list[list[int]]]
 Arm = Callable[[Workload, OnToken], Served]
 
 
-class Watch:
-    """The events of each request while a workload is served, and their times, measured alike for every engine."""
+def result_of(workload: Workload, arm: str, watch: Watch) -> BenchmarkResult:
+    """Compute the numbers from the times of the tokens, alike for every engine."""
+    times_s = watch.token_times_s
+    first = [times[0] - arrived_s for times, arrived_s in zip(times_s, watch.arrived_s)]
+    between = [later - earlier for times in times_s for earlier, later in zip(times, times[1:]) if later > earlier]
+    return BenchmarkResult(
+        workload.name, arm, len(workload.items), workload.num_output_tokens, max(times[-1] for times in times_s),
+        percentiles(first), percentiles(between or [0.0]), _worst_gap_beside_prompt_s(workload, watch))
 
-    def __init__(self, workload: Workload, on_token: OnToken) -> None:
-        self.workload, self.items = workload, workload.items
-        self.arrived_s: list[float] = []
-        self.token_times_s: list[list[float]] = [[] for _ in self.items]
-        self.token_ids: list[list[int]] = [[] for _ in self.items]
-        self._num_tokens = 0
-        self._on_token = on_token
-        self.start_s = time.perf_counter()
 
-    def arrivals(self) -> list[int]:
-        """Return the requests that arrive now. Items are in the order of their arrival."""
-        first = len(self.arrived_s)
-        while self.num_to_come and self.items[len(self.arrived_s)].after_tokens <= self._num_tokens:
-            self.arrived_s.append(time.perf_counter())
-        return list(range(first, len(self.arrived_s)))
-
-    @property
-    def num_to_come(self) -> int:
-        return len(self.items) - len(self.arrived_s)
-
-    def tokens(self, index: int, token_ids: Sequence[int]) -> None:
-        """Record new tokens of a request."""
-        self.token_ids[index] += token_ids
-        self.token_times_s[index] += [time.perf_counter()] * len(token_ids)
-        self._num_tokens += len(token_ids)
-        self._on_token(int(len(self.token_ids[index]) == self.items[index].num_tokens), len(token_ids))
-
-    def result(self, arm: str) -> BenchmarkResult:
-        first = [times[0] - arrived_s for times, arrived_s in zip(self.token_times_s, self.arrived_s)]
-        between = [later - earlier for times in self.token_times_s for earlier, later in zip(times, times[1:])
-                   if later > earlier]
-        return BenchmarkResult(
-            self.workload.name, arm, len(self.items), self.workload.num_prompt_tokens, self.workload.num_output_tokens,
-            max(times[-1] for times in self.token_times_s) - self.start_s, percentiles(first),
-            percentiles(between or [0.0]), self._worst_gap_beside_prompt_s())
-
-    def _worst_gap_beside_prompt_s(self) -> float:
-        gaps_s = [0.0]
-        for late, start_s, (end_s, *_) in zip(self.items, self.arrived_s, self.token_times_s):
-            for item, times in zip(self.items, self.token_times_s):
-                if item.after_tokens < late.after_tokens:
-                    gaps_s += [after_s - before_s for before_s, after_s in zip(times, times[1:])
-                               if start_s < after_s and before_s < end_s]
-        return max(gaps_s)
+def _worst_gap_beside_prompt_s(workload: Workload, watch: Watch) -> float:
+    gaps_s = [0.0]
+    for late, start_s, (end_s, *_) in zip(workload.items, watch.arrived_s, watch.token_times_s):
+        for item, times in zip(workload.items, watch.token_times_s):
+            if item.after_tokens < late.after_tokens:
+                gaps_s += [after_s - before_s for before_s, after_s in zip(times, times[1:])
+                           if start_s < after_s and before_s < end_s]
+    return max(gaps_s)
 
 
 def percentiles(values: Sequence[float]) -> dict[int, float]:
@@ -138,12 +94,11 @@ def median_of(results: Sequence[BenchmarkResult]) -> BenchmarkResult:
         values = [each[name] for each in all_values]
         if isinstance(value, dict):
             found[name] = {key: statistics.median(each[key] for each in values) for key in value}
-        elif isinstance(value, (int, float)) and name != "num_different":
+        elif name == "num_different":
+            found[name] = None if None in values else max(values)
+        elif isinstance(value, (int, float)):
             found[name] = type(value)(statistics.median(values))
-    counts = [result.num_different for result in results if result.num_different is not None]
-    found["num_different"] = max(counts) if len(counts) == len(results) else None
-    found["num_rounds"] = len(results)
-    return BenchmarkResult(**found)
+    return BenchmarkResult(**{**found, "num_rounds": len(results)})
 
 
 class Table:

@@ -178,7 +178,7 @@ def test_what_is_known_is_saved_when_a_run_is_ended(tmp_path, monkeypatch):
 
     monkeypatch.setattr(command, "measure", ended)
     with pytest.raises(KeyboardInterrupt):
-        command.run_gpu_benchmark(Namespace(quick=True, arm=None, json=False, output=path, bandwidth=None,
+        command.run_gpu_benchmark(Namespace(quick=True, arm=None, output=path, bandwidth=None,
                                             workload=None, only=None, typed="mini-vllm bench gpu --quick"))
     saved = json.loads(path.read_text())
     assert len(saved["steps"]) == 4 and "workloads" not in saved
