@@ -6,9 +6,9 @@
     mini-vllm bench speculation   decoding with and without drafts                               (``speculation``)
     course bench                  an operation of the block pool                                 (``allocator``)
 
-``results`` has the numbers and the table, ``result_file`` their JSON, ``peers`` the other engines, ``traffic`` the
-requests over HTTP and their client, ``machine_noise`` the check that the machine was quiet. Measurements that are for
-the project and not for its users are in ``tools/measure``.
+``results`` has the numbers, the table and the file of all, ``peers`` the other engines, ``traffic`` the requests over
+HTTP and their client, ``machine`` the check that the machine was quiet. Measurements that are for the project and not
+for its users are in ``tools/measure``.
 """
 
 from __future__ import annotations

@@ -18,43 +18,43 @@ NUM_ROUNDS = 60
 OPERATIONS = ("allocate", "free", "hit", "middle removal")
 
 
-class AllocatorBench:
-    """One pool in which every block has been used, cached and freed."""
+def full_pool(pool: BlockPool) -> BlockPool:
+    """Return the pool after every block has been used, cached and freed."""
+    pool.free_blocks(_cached(pool, pool.get_new_blocks(pool.num_blocks - 1)))
+    return pool
 
-    def __init__(self, pool: BlockPool) -> None:
-        self.pool, self._rng = pool, random.Random(0)
-        pool.free_blocks(self._cached(pool.get_new_blocks(pool.num_blocks - 1)))
 
-    def run_round(self) -> list[float]:
-        """Return the seconds of each of OPERATIONS; the last two are about blocks from anywhere in the queue."""
-        pool, taken = self.pool, list[KVCacheBlock]()
-        allocate_s = _seconds(lambda _: taken.extend(pool.get_new_blocks(1)), range(OPERATIONS_PER_ROUND))
-        free_s = _seconds(lambda block: pool.free_blocks((block,)), self._cached(taken))
-        blocks = self._anywhere()
-        hit_s = _seconds(self._find, blocks)
-        pool.free_blocks(blocks)
-        blocks = self._anywhere()
-        removal_s = _seconds(pool.free_block_queue.remove, blocks)
-        pool.free_block_queue.append_n(blocks)
-        return [allocate_s, free_s, hit_s, removal_s]
-
-    def _find(self, block: KVCacheBlock) -> None:
-        """Find a block by its hash and remove it from the queue, as a prefix hit does."""
-        found = self.pool.get_cached_block(block.block_hash)
+def time_round(pool: BlockPool, rng: random.Random) -> list[float]:
+    """Return the seconds of each of OPERATIONS; the last two are about blocks from anywhere in the queue."""
+    def find(block: KVCacheBlock) -> None:
+        found = pool.get_cached_block(block.block_hash)
         assert found is not None
-        self.pool.touch((found,))
+        pool.touch((found,))
 
-    def _anywhere(self) -> list[KVCacheBlock]:
-        """Choose blocks. They and their neighbours are read first, so that no cache miss of the CPU is timed."""
-        blocks = [self.pool.blocks[i] for i in self._rng.sample(range(1, self.pool.num_blocks), OPERATIONS_PER_ROUND)]
-        for block in blocks:
-            _ = [near.ref_cnt for near in (block, block.prev_free, block.next_free) if near is not None]
-            self.pool.get_cached_block(block.block_hash)
-        return blocks
+    taken: list[KVCacheBlock] = []
+    allocate_s = _seconds(lambda _: taken.extend(pool.get_new_blocks(1)), range(OPERATIONS_PER_ROUND))
+    free_s = _seconds(lambda block: pool.free_blocks((block,)), _cached(pool, taken))
+    blocks = _anywhere(pool, rng)
+    hit_s = _seconds(find, blocks)
+    pool.free_blocks(blocks)
+    blocks = _anywhere(pool, rng)
+    removal_s = _seconds(pool.free_block_queue.remove, blocks)
+    pool.free_block_queue.append_n(blocks)
+    return [allocate_s, free_s, hit_s, removal_s]
 
-    def _cached(self, blocks: list[KVCacheBlock]) -> list[KVCacheBlock]:
-        self.pool.cache_full_blocks(blocks, [block.block_id for block in blocks])
-        return blocks
+
+def _anywhere(pool: BlockPool, rng: random.Random) -> list[KVCacheBlock]:
+    """Choose blocks. They and their neighbours are read first, so that no cache miss of the CPU is timed."""
+    blocks = [pool.blocks[i] for i in rng.sample(range(1, pool.num_blocks), OPERATIONS_PER_ROUND)]
+    for block in blocks:
+        _ = [near.ref_cnt for near in (block, block.prev_free, block.next_free) if near is not None]
+        pool.get_cached_block(block.block_hash)
+    return blocks
+
+
+def _cached(pool: BlockPool, blocks: list[KVCacheBlock]) -> list[KVCacheBlock]:
+    pool.cache_full_blocks(blocks, [block.block_id for block in blocks])
+    return blocks
 
 
 def _seconds(operation: Callable[[Any], object], arguments: Iterable[object]) -> float:
@@ -69,11 +69,11 @@ def print_allocator(pool_class: type[BlockPool] = BlockPool, sizes: tuple[int, i
     """Print operations per second in both pools, as medians of rounds in turns."""
     small, large = sizes
     print(f"{'operations per second':<21} {f'{small:,} blocks':>16} {f'{large:,} blocks':>18} {'cost ratio':>11}")
-    benches, ratios = [AllocatorBench(pool_class(num_blocks + 1)) for num_blocks in sizes], []
+    pools, rng, ratios = [full_pool(pool_class(num_blocks + 1)) for num_blocks in sizes], random.Random(0), []
     gc.collect()
     gc.disable()
     try:
-        taken_s = [[bench.run_round() for bench in benches] for _ in range(rounds)]
+        taken_s = [[time_round(pool, rng) for pool in pools] for _ in range(rounds)]
     finally:
         gc.enable()
     for number, name in enumerate(OPERATIONS):

@@ -23,16 +23,13 @@ from typing import Any
 
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
 
-#: Called with the number of requests that finished and of tokens that were generated.
-OnToken = Callable[[int, int], None]
-
 
 class Watch:
     """The tokens of each request while a workload is served, and their times in seconds since its start."""
 
-    def __init__(self, items: Sequence[tuple[list[int], int, int]], on_token: OnToken = lambda *_: None) -> None:
+    def __init__(self, items: Sequence[tuple[list[int], int, int]]) -> None:
         """``items`` are prompt, number of tokens, and after how many tokens it arrives, in the order of arrival."""
-        self.items, self._on_token = items, on_token
+        self.items = items
         self.arrived_s: list[float] = []
         self.token_ids: list[list[int]] = [[] for _ in items]
         self.token_times_s: list[list[float]] = [[] for _ in items]
@@ -54,7 +51,6 @@ class Watch:
         self.token_ids[index] += token_ids
         self.token_times_s[index] += [time.perf_counter() - self._start_s] * len(token_ids)
         self._num_tokens += len(token_ids)
-        self._on_token(int(len(self.token_ids[index]) == self.items[index][1]), len(token_ids))
 
 
 Loaded = tuple[dict[str, object], Callable[[Watch], None]]

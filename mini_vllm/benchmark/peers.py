@@ -16,19 +16,16 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mini_vllm.backend import mx, nn
-from mini_vllm.benchmark.peer_script import OnToken, Watch
+from mini_vllm.benchmark.peer_script import Watch
 from mini_vllm.benchmark.results import LLAMA, PEER, VLLM_TYPES, Served, result_of
 from mini_vllm.benchmark.workloads import Workload
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.extras import install_line
 from mini_vllm.models.export import export_folder
 from mini_vllm.models.loader import LoadedModel
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 SCRIPT = Path(__file__).with_name("peer_script.py")
 #: The value of ``--arm`` → the option that names its Python, and what that needs.
@@ -55,22 +52,18 @@ def without_peer() -> str:
     return f"without {PEER}, which is not installed; to compare with it: {install_line('bench')}"
 
 
-def load_peer(loaded: LoadedModel) -> tuple[nn.Module, TokenizerWrapper]:
-    """Load the same weights in mlx-lm, through a folder in the layout both read; and a tokenizer with no end of text.
+def load_peer(loaded: LoadedModel) -> nn.Module:
+    """Load the same weights in mlx-lm, through a folder in the layout both read.
 
     Raise ValueError, which says how to install it, if mlx-lm is missing.
     """
     try:
-        from mlx_lm.tokenizer_utils import TokenizerWrapper
         from mlx_lm.utils import load_model
-        from transformers import PreTrainedTokenizerFast
     except ImportError:
         raise ValueError(f"a comparison with mlx-lm needs that package: {install_line('bench')}") from None
     with tempfile.TemporaryDirectory() as folder:
         export_folder(loaded, Path(folder))
-        model, _ = load_model(Path(folder))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=loaded.tokenizer._backend)
-    return model, TokenizerWrapper(tokenizer, eos_token_ids=[-1])
+        return load_model(Path(folder))[0]
 
 
 def make_generator(model: Callable[..., mx.array], temperature: float = 0.0, batch_size: int | None = None) -> Any:
@@ -81,10 +74,10 @@ def make_generator(model: Callable[..., mx.array], temperature: float = 0.0, bat
     return BatchGenerator(model, sampler=make_sampler(temperature), **options)  # type: ignore[arg-type]
 
 
-def serve_mlx_lm(model: nn.Module, workload: Workload, on_token: OnToken, temperature: float = 0.0,
-                 batch_size: int | None = None) -> Served:
+def serve_mlx_lm(model: nn.Module, workload: Workload, temperature: float = 0.0, batch_size: int | None = None
+                 ) -> Served:
     """Run a workload through mlx-lm's BatchGenerator, with its defaults except for ``batch_size`` if given."""
-    watch, generator = Watch(workload.items, on_token), make_generator(model, temperature, batch_size)
+    watch, generator = Watch(workload.items), make_generator(model, temperature, batch_size)
     index_of: dict[int, int] = {}
     while watch.num_to_come or index_of:
         if new := watch.arrivals():
@@ -127,8 +120,7 @@ class Process:
         #: The versions of its packages, and its settings.
         self.about = self._answer()
 
-    def serve(self, workload: Workload, on_token: OnToken) -> Served:
-        """Run a workload. Progress is only reported at the end."""
+    def serve(self, workload: Workload) -> Served:
         time.sleep(PAUSE_S)
         with contextlib.suppress(BrokenPipeError):  # it has ended: so there is no answer
             print(json.dumps(workload.items), file=self._process.stdin, flush=True)
@@ -138,7 +130,6 @@ class Process:
             if len(token_ids) != item.num_tokens:
                 raise self._failure(f"request {index} got {len(token_ids)} tokens instead of {item.num_tokens}")
         time.sleep(PAUSE_S)
-        on_token(len(workload.items), workload.num_output_tokens)
         return result_of(workload, self.arm, watch), watch.token_ids
 
     def _answer(self) -> dict[str, Any]:

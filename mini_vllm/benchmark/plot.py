@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mini_vllm.benchmark.machine import describe_machine
-from mini_vllm.benchmark.machine_noise import MARK, Noise
+from mini_vllm.benchmark.machine import MARK, Noise, describe_machine
 from mini_vllm.benchmark.results import BATCHED, DRAFTED, LLAMA, ONE_AT_A_TIME, PEER, VLLM_TYPES, BenchmarkResult
 from mini_vllm.checks import writable_file
 from mini_vllm.extras import install_line

@@ -1,13 +1,36 @@
-"""The numbers of one way of serving with one workload: how they are computed, their median, and the table of all."""
+"""The numbers of one way of serving with one workload, the table of all, and the file that keeps them.
+
+A file is JSON, with what a reader needs to trust it:
+
+    command    what was run
+    tree       git's tree id of the source that was measured. Another commit of the same files has the same id
+    modified   the files that differed from that tree
+    machine    the device and the versions
+    noise      cores that other programs used, how much the machine's own speed varied, and the cause if it was loud
+    sha256     of everything else, so that nothing in the file changes later
+
+A file in ``benchmarks/`` is written only if the tree is unmodified. ``tools/tables.py`` refuses one that breaks this
+rule. Any other file is scratch.
+"""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import hashlib
+import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from mini_vllm.benchmark.peer_script import OnToken, Watch
+from mini_vllm.arguments import QUICK
+from mini_vllm.benchmark.machine import ROOT, Noise, NoiseWatch, provenance, source, warn_if_busy
+from mini_vllm.benchmark.peer_script import Watch
 from mini_vllm.benchmark.workloads import Workload
+from mini_vllm.checks import writable_file
+from mini_vllm.native.advice import tell_slow_blas
 
 ONE_AT_A_TIME, BATCHED, PEER = "one at a time", "mini_vllm", "mlx-lm"
 ARMS = (ONE_AT_A_TIME, BATCHED, PEER)
@@ -19,6 +42,8 @@ LLAMA = "llama.cpp"
 #: Arms that compute in another precision than ours, and so may choose other tokens.
 ROUNDED = ("vLLM bfloat16", LLAMA)
 PERCENTILES = (50, 90, 99, 100)
+#: The results that the documents show.
+KEPT = ROOT / "benchmarks"
 
 
 @dataclass
@@ -42,8 +67,8 @@ class BenchmarkResult:
     #: Tokens that were guessed and checked, and those of them that were right.
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
-    #: How many requests had other tokens than in the first arm; None if the arm draws its own.
-    num_different: int | None = 0
+    #: How many requests had other tokens than in the first arm.
+    num_different: int = 0
     num_rounds: int = 1
 
     @property
@@ -57,7 +82,7 @@ class BenchmarkResult:
 #: What an arm returns for a workload: its numbers, and the token ids of each request.
 Served = tuple[BenchmarkResult, list[list[int]]]
 #: An arm: our engine, mlx-lm, vLLM or llama.cpp.
-Arm = Callable[[Workload, OnToken], Served]
+Arm = Callable[[Workload], Served]
 
 
 def result_of(workload: Workload, arm: str, watch: Watch) -> BenchmarkResult:
@@ -95,7 +120,7 @@ def median_of(results: Sequence[BenchmarkResult]) -> BenchmarkResult:
         if isinstance(value, dict):
             found[name] = {key: statistics.median(each[key] for each in values) for key in value}
         elif name == "num_different":
-            found[name] = None if None in values else max(values)
+            found[name] = max(values)
         elif isinstance(value, (int, float)):
             found[name] = type(value)(statistics.median(values))
     return BenchmarkResult(**{**found, "num_rounds": len(results)})
@@ -121,3 +146,72 @@ def format_ratios(ratios: Sequence[float]) -> str:
     """Format the median, and the lowest and the highest ratio of all rounds."""
     spread = f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
     return f"{statistics.median(ratios):.2f}x{spread}"
+
+
+# ---- the file
+
+
+class Results:
+    """Writes the results of a benchmark to the file that ``--output`` names, if any, and watches the machine."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Raise ValueError, before any work is done, if the output file cannot be written."""
+        self._command: str = arguments.typed
+        self._path: Path | None = arguments.output
+        self._watch, self._watching = NoiseWatch(), contextlib.ExitStack()
+        if self._path is None:
+            return
+        writable_file(self._path)
+        self._source = source()
+        self._is_kept = self._path.resolve().parent == KEPT
+        if self._is_kept and (fault := self._fault(arguments.quick)):
+            raise ValueError(f"{self._path}: {fault}; to try something, write to a file outside of {KEPT.name}/")
+
+    def _fault(self, is_quick: bool) -> str:
+        """Say why this source cannot give a result that is kept; empty if it can."""
+        if is_quick:
+            return "--quick is only a smoke test"
+        if self._source["tree"] is None:
+            return "a result names the source that was measured, and this is no git checkout"
+        if modified := self._source["modified"]:
+            more = f" and {len(modified) - 1} more" if len(modified) > 1 else ""
+            return f"a result comes from an unmodified tree, but {modified[0]}{more} differs from the last commit"
+        return ""
+
+    def __enter__(self) -> Results:
+        self._watching.enter_context(self._watch.over())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watching.close()
+
+    def noise(self) -> Noise:
+        """Return the noise so far."""
+        self._watching.close()
+        self._watching.enter_context(self._watch.over())
+        return self._watch.noise()
+
+    def save(self, data: Mapping[str, Any]) -> None:
+        """Write the results so far. A long run calls this repeatedly, so that it keeps what it has if it is stopped."""
+        if self._path is None:
+            return
+        if self._is_kept and source() != self._source:
+            raise ValueError(f"{self._path} is not written: the source has changed since the run began")
+        record = {"command": self._command, **self._source, "machine": provenance(), "noise": self.noise().to_dict(),
+                  **data}
+        text = json.dumps({**record, "sha256": digest(record)}, indent=2, ensure_ascii=False)
+        self._path.write_text(f"{text}\n", encoding="utf-8")
+
+
+def digest(record: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a record's content without its own ``sha256``."""
+    content = json.loads(json.dumps(record))
+    content.pop("sha256", None)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def announce(arguments: argparse.Namespace, *lines: str) -> None:
+    """Print what is measured, and warn if the machine is slower than it could be, or busy."""
+    print("\n".join([QUICK] * arguments.quick + list(lines)), flush=True)
+    tell_slow_blas()
+    warn_if_busy()

@@ -17,20 +17,16 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mini_vllm.arguments import draft_settings, wants_peer
-from mini_vllm.benchmark.machine import describe_machine
-from mini_vllm.benchmark.machine_noise import NoiseWatch
+from mini_vllm.benchmark.machine import NoiseWatch, describe_machine
 from mini_vllm.benchmark.peers import has_peer, without_peer
-from mini_vllm.benchmark.result_file import Results, announce
-from mini_vllm.benchmark.results import BATCHED, PEER, Table, percentiles
+from mini_vllm.benchmark.results import BATCHED, PEER, Results, Table, announce, percentiles
 from mini_vllm.benchmark.throughput import check_draft
 from mini_vllm.benchmark.traffic import (
     GOOD_SHARE,
@@ -149,18 +145,18 @@ def run_serve_benchmark(arguments: argparse.Namespace) -> int:
 class Bench:
     """The servers that take turns; the first is ours. Each measurement prints its results and returns them."""
 
-    def __init__(self, servers: Sequence[Server], words: Sequence[str], num_calls: int | None = None) -> None:
+    def __init__(self, servers: Sequence[Client], words: Sequence[str], num_calls: int | None = None) -> None:
         """Create the bench. ``num_calls`` is the number of requests per run; None: as many as arrive in RUN_S."""
         self.servers, self._words, self._num_calls = servers, words, num_calls
 
-    def run(self, server: Server, calls: Sequence[Call], rate: float, must_be_good: bool = False) -> Load:
+    def run(self, server: Client, calls: Sequence[Call], rate: float, must_be_good: bool = False) -> Load:
         """Send ``calls`` to a server, and wait until it is idle again. Raise ValueError if it does not become idle."""
         start_s = time.perf_counter()
-        answers = asyncio.run(server.client.send_all(calls, must_be_good))
+        answers = asyncio.run(server.send_all(calls, must_be_good))
         found = Load(rate, answers, time.perf_counter() - start_s)
         end_s = time.perf_counter() + MAX_SETTLE_S
         while time.perf_counter() < end_s:
-            (answer,) = asyncio.run(server.client.send_all([Call(0.0, " a", 1, 1)]))
+            (answer,) = asyncio.run(server.send_all([Call(0.0, " a", 1, 1)]))
             if not answer.failure and answer.first_token_s < IDLE_S:
                 return found
             time.sleep(IDLE_S)
@@ -325,21 +321,13 @@ def format_overload(found: Mapping[str, Any]) -> str:
 # ---- the measured servers: each a process of its own, on a loopback port
 
 
-@dataclass(frozen=True)
-class Server:
-    name: str
-    client: Client
-
-
-@contextmanager
-def our_server(model: str, options: Sequence[str] = ()) -> Iterator[Server]:
+def our_server(model: str, options: Sequence[str] = ()) -> AbstractContextManager[Client]:
     """Run ``mini-vllm serve``."""
-    with _running(BATCHED, ["-m", "mini_vllm", "serve", "--model", model, *options], model) as server:
-        yield server
+    return _running(BATCHED, ["-m", "mini_vllm", "serve", "--model", model, *options], model)
 
 
 @contextmanager
-def peer_server(loaded: LoadedModel) -> Iterator[Server]:
+def peer_server(loaded: LoadedModel) -> Iterator[Client]:
     """Run mlx-lm's server, with the weights as our engine has them: in float32 on a CPU."""
     with tempfile.TemporaryDirectory() as folder:
         write_peer_folder(loaded, Path(folder))
@@ -363,7 +351,7 @@ def write_peer_folder(loaded: LoadedModel, folder: Path) -> None:
 
 
 @contextmanager
-def _running(name: str, command: Sequence[str], model: str) -> Iterator[Server]:
+def _running(name: str, command: Sequence[str], model: str) -> Iterator[Client]:
     """Start a process, wait until it answers, and end it afterwards.
 
     Raise ValueError, with its last line of output, if it does not start.
@@ -374,26 +362,21 @@ def _running(name: str, command: Sequence[str], model: str) -> Iterator[Server]:
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen([sys.executable, *command, "--port", str(port)], stdout=log, stderr=log)
         try:
-            if not _is_up(process, f"http://127.0.0.1:{port}/health"):
-                log.seek(0)
-                said = [f": {line}" for line in log.read().strip().splitlines()[-1:]]
-                ended = f"exited with status {process.returncode}" if process.returncode is not None else "is not up"
-                raise ValueError(f"the server of {name} {ended}{''.join(said)}")
-            yield Server(name, Client(port, model))
+            end_s = time.monotonic() + START_S
+            while not _answers(port):
+                if process.poll() is not None or time.monotonic() > end_s:
+                    log.seek(0)
+                    said = [f": {line}" for line in log.read().strip().splitlines()[-1:]]
+                    raise ValueError(f"the server of {name} does not start{''.join(said)}")
+                time.sleep(0.1)
+            yield Client(name, port, model)
         finally:
             process.kill()
             process.wait()
 
 
-def _is_up(process: subprocess.Popen[bytes], url: str) -> bool:
-    """Wait until the server answers; return False if it ends or does not answer within START_S."""
-    end_s = time.monotonic() + START_S
-    while time.monotonic() < end_s and process.poll() is None:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return True
-        except urllib.error.HTTPError:
-            return True  # it answers
-        except OSError:
-            time.sleep(0.1)
+def _answers(port: int) -> bool:
+    with suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        return True
     return False

@@ -13,9 +13,8 @@ from typing import Any
 
 from mini_vllm.backend import blas, is_cpu
 from mini_vllm.benchmark.peer_script import Watch
-from mini_vllm.benchmark.result_file import Results, announce
-from mini_vllm.benchmark.results import Table, format_ratios
-from mini_vllm.benchmark.throughput import format_temperature, run_engine
+from mini_vllm.benchmark.results import Results, Table, announce, format_ratios
+from mini_vllm.benchmark.throughput import run_engine
 from mini_vllm.benchmark.workloads import Item, Workload
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.request import SamplingParams
@@ -50,7 +49,7 @@ def run_speculation_benchmark(arguments: argparse.Namespace) -> int:
     SamplingParams(temperature=arguments.temperature)
     with Results(arguments) as saved:
         loaded, cells = load(arguments.model), list[dict[str, Any]]()
-        announce(arguments, f"{loaded.name}, BLAS: {blas.name}; {format_temperature(arguments.temperature)}; drafts: "
+        announce(arguments, f"{loaded.name}, BLAS: {blas.name}; temperature {arguments.temperature:g}; drafts: "
                  f"{arguments.draft}", "", TABLE.title)
         for kind in arguments.kind or (["quoting"] if is_quick else list(KINDS)):
             for batch_size in batches:

@@ -105,7 +105,6 @@ def test_an_engine_that_fails_ends_the_benchmark_with_its_last_words(serve, caps
     (["--llama-python", "python"], "--llama-python needs --arm llama.cpp"),
     (["--arm", "vllm", "--vllm-python", "no/python"], "--vllm-python is no/python, which does not run: No such file"),
     (["--arm", "llama.cpp", "--llama-python", "python"], "--arm llama.cpp needs a model in a .gguf, such as smollm2"),
-    (["--arm", "vllm", "--vllm-python", "python", "--temperature", "1"], "--arm vllm and --arm llama.cpp are greedy"),
 ])
 def test_wrong_options_are_refused(options, complaint, capsys):
     assert main(["bench", "throughput", "--workload", "decode-16", *options]) == 2

@@ -4,7 +4,7 @@ import pytest
 
 from mini_vllm import __version__
 from mini_vllm.backend import blas, device_name, mx
-from mini_vllm.benchmark.machine_noise import Noise
+from mini_vllm.benchmark.machine import Noise
 from mini_vllm.benchmark.plot import LOOKS, check_plot, make_figure
 from mini_vllm.benchmark.results import ARMS, BATCHED, DRAFTED, LLAMA, ONE_AT_A_TIME, PEER, VLLM_TYPES, BenchmarkResult
 from mini_vllm.cli import main

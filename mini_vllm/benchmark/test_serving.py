@@ -226,7 +226,7 @@ class EchoServer:
         self.bodies, self.num_left = [], 0
         server = await asyncio.start_server(self.handle, "127.0.0.1", 0)
         try:
-            return await run(Client(server.sockets[0].getsockname()[1], "echo"))
+            return await run(Client("echo", server.sockets[0].getsockname()[1], "echo"))
         finally:
             await asyncio.sleep(0.01)
             server.close()
@@ -253,7 +253,7 @@ def test_a_call_that_cannot_be_good_any_more_is_cancelled_and_its_connection_is_
 
 
 def test_a_server_that_is_not_there_is_a_failure():
-    (got,) = asyncio.run(Client(1, "nobody").send_all([Call(0.0, " a", 1, 1)]))
+    (got,) = asyncio.run(Client("nobody", 1, "nobody").send_all([Call(0.0, " a", 1, 1)]))
     assert got.failure == "no answer"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from mini_vllm import benchmark
 from mini_vllm.benchmark import throughput
-from mini_vllm.benchmark.machine_noise import Noise, NoiseWatch
+from mini_vllm.benchmark.machine import Noise, NoiseWatch
 from mini_vllm.benchmark.peer_script import Watch
 from mini_vllm.benchmark.results import (
     ARMS,
@@ -87,35 +87,29 @@ def test_all_arms_serve_everything_and_agree(loaded):
         assert result.num_preemptions == 0
 
 
-def test_drawn_tokens_of_our_arms_agree_and_mlx_lm_draws_its_own(loaded):
-    results, _ = run_comparison_benchmark(loaded, small(), temperature=0.8)
-    assert [result.num_different for result in results] == [0, 0, None]
-    assert throughput.format_agreement(results) == [
-        "one at a time and mini_vllm produced the same tokens.",
-        "mlx-lm draws other random tokens, so its tokens are not compared."]
-    greedy = throughput.serve(loaded, small(), BATCHED, lambda *_: None)[1]
-    assert throughput.serve(loaded, small(), BATCHED, lambda *_: None, 0.8)[1] != greedy
+def test_drawn_tokens_of_our_arms_agree(loaded):
+    one, batched = (throughput.serve(loaded, small(), arm, 0.8)[1] for arm in (ONE_AT_A_TIME, BATCHED))
+    assert one == batched != throughput.serve(loaded, small(), BATCHED)[1]
 
 
-def test_how_tokens_are_chosen_is_said_and_checked(capsys):
-    assert [throughput.format_temperature(each) for each in (0.0, 0.8)] == ["greedy", "temperature 0.8"]
-    assert main(["bench", "throughput", "--temperature", "nan"]) == 2
+def test_a_temperature_is_checked_before_a_model_is_loaded(capsys):
+    assert main(["bench", "speculation", "none", "--temperature", "nan"]) == 2
     assert "temperature is nan, must be a finite number, at least 0" in capsys.readouterr().err
 
 
 def test_a_small_pool_shows_its_preemptions(loaded):
-    result, token_ids = throughput.serve(loaded, small(8, num_blocks=19, block_size=8), BATCHED, lambda *_: None)
+    result, token_ids = throughput.serve(loaded, small(8, num_blocks=19, block_size=8), BATCHED)
     assert result.num_preemptions > 0 and result.num_recomputed_tokens > 0
-    assert token_ids == throughput.serve(loaded, small(8), ONE_AT_A_TIME, lambda *_: None)[1]
+    assert token_ids == throughput.serve(loaded, small(8), ONE_AT_A_TIME)[1]
 
 
 @pytest.mark.parametrize("arm, at_once", [(ONE_AT_A_TIME, False), (BATCHED, True)])
-def test_requests_are_served_one_at_a_time_or_together(loaded, arm, at_once):
-    told = []
-    throughput.serve(loaded, small(), arm, lambda *numbers: told.append(numbers))
-    finished = next(index for index, (num_finished, _) in enumerate(told) if num_finished)
-    num_tokens = sum(number for _, number in told[:finished + 1])
-    assert (num_tokens > small().items[0].num_tokens) is at_once, "tokens when the first request has finished"
+def test_requests_are_served_one_at_a_time_or_together(loaded, arm, at_once, monkeypatch):
+    watches = []
+    monkeypatch.setattr(throughput, "Watch", lambda items: watches.append(Watch(items)) or watches[0])
+    throughput.serve(loaded, small(), arm)
+    first, second, *_ = watches[0].token_times_s
+    assert (second[0] < first[-1]) is at_once
 
 
 @pytest.fixture
@@ -167,7 +161,7 @@ def test_times_of_tokens(monkeypatch):
 def test_a_request_that_fails_ends_the_measurement(loaded, monkeypatch):
     monkeypatch.setattr("mini_vllm.model_runner.ModelRunner.step", lambda *_: 1 / 0)
     with pytest.raises(RuntimeError, match="small: request 0: ZeroDivisionError"):
-        throughput.serve(loaded, small(), BATCHED, lambda *_: None)
+        throughput.serve(loaded, small(), BATCHED)
 
 
 def test_bad_arms_and_rounds_are_refused(loaded):
@@ -192,7 +186,7 @@ def compared(*rounds):
     results = {first.arm: iter(of_arm) for first, of_arm in zip(rounds[0], zip(*rounds))}
     comparison = Comparison(small(), {arm: lambda *_, arm=arm: (next(results[arm]), [[1]]) for arm in results})
     for _ in rounds:
-        comparison.serve_round(lambda *_: None)
+        comparison.serve_round()
     return comparison
 
 
@@ -201,7 +195,6 @@ def test_the_median_of_rounds():
               for seconds, number in ((1.0, 3), (5.0, 0), (2.0, 1))]
     found = median_of(rounds)
     assert (found.seconds, found.num_preemptions, found.num_different, found.num_rounds) == (2.0, 1, 3, 3)
-    assert median_of([*rounds, made_up(num_different=None)]).num_different is None
 
 
 @pytest.mark.parametrize("asked, round_s, num_rounds, told", [
@@ -252,10 +245,9 @@ def test_ratios_of_a_busy_machine_are_marked_and_a_sentence_says_why(monkeypatch
 
 
 def test_other_tokens_are_told_loudly():
-    results = [made_up(ONE_AT_A_TIME), made_up(BATCHED, num_different=2), made_up(PEER, num_different=None)]
-    told = throughput.format_agreement(results)
-    assert told[0].startswith("mini_vllm produced different tokens for 2 of 16 requests: THIS IS A BUG")
-    assert told[1:] == ["mlx-lm draws other random tokens, so its tokens are not compared."]
+    results = [made_up(ONE_AT_A_TIME), made_up(BATCHED, num_different=2)]
+    (told,) = throughput.format_agreement(results)
+    assert told.startswith("mini_vllm produced different tokens for 2 of 16 requests: THIS IS A BUG")
     assert throughput.format_agreement([made_up()]) == []
 
 

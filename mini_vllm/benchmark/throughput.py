@@ -1,8 +1,8 @@
 """``mini-vllm bench throughput``: a workload served one request at a time, in our batches and by other engines.
 
-All engines (``peers``) serve the same requests with the same weights, in turns. Greedily, the tokens of mlx-lm and of
-our two arms must agree; drawn with a temperature, those of our two arms must. A later request arrives when the engine
-has produced a given number of tokens, so that no clock decides what is measured.
+All engines (``peers``) serve the same requests with the same weights, greedily and in turns. The tokens of mlx-lm and
+of our two arms must agree. A later request arrives when the engine has produced a given number of tokens, so that no
+clock decides what is measured.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import Any
 
 from mini_vllm.arguments import chosen_arms, draft_settings
 from mini_vllm.backend import blas
-from mini_vllm.benchmark.machine_noise import Noise, NoiseWatch
-from mini_vllm.benchmark.peer_script import OnToken, Watch
+from mini_vllm.benchmark.machine import Noise, NoiseWatch
+from mini_vllm.benchmark.peer_script import Watch
 from mini_vllm.benchmark.peers import check_pythons, has_peer, load_peer, serve_mlx_lm, start, without_peer
-from mini_vllm.benchmark.result_file import Results, announce
 from mini_vllm.benchmark.results import (
     ARMS,
     BATCHED,
@@ -33,8 +32,10 @@ from mini_vllm.benchmark.results import (
     VLLM_TYPES,
     Arm,
     BenchmarkResult,
+    Results,
     Served,
     Table,
+    announce,
     format_ratios,
     median_of,
     result_of,
@@ -43,7 +44,6 @@ from mini_vllm.benchmark.workloads import WORKLOADS, Workload, make_workload
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.engine_frame import load_for
-from mini_vllm.llm import progress_bar
 from mini_vllm.metrics import EngineMetrics
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.request import SamplingParams
@@ -58,22 +58,21 @@ TABLE = Table((f"{'':<21}", "{}"), ("seconds", "{:.2f}"), (" tokens/s", "{:.1f}"
               ("  worst", "{:.2f}"), ("next, ms", "{:.1f}"), ("worst", "{:.0f}"))
 
 
-def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: OnToken, temperature: float = 0.0,
-          **settings: Any) -> Served:
+def serve(loaded: LoadedModel, workload: Workload, arm: str, temperature: float = 0.0, **settings: Any) -> Served:
     """Run a workload through our engine; ``settings`` are fields of its EngineConfig."""
     if arm == ONE_AT_A_TIME:
         settings["max_num_seqs"] = 1
-    watch, metrics = run_engine(loaded, workload, on_token, temperature, **settings)
+    watch, metrics = run_engine(loaded, workload, temperature, **settings)
     return replace(result_of(workload, arm, watch), num_preemptions=metrics.num_preemptions,
                    num_recomputed_tokens=metrics.num_recomputed_tokens, num_drafted_tokens=metrics.num_drafted_tokens,
                    num_accepted_tokens=metrics.num_accepted_tokens), watch.token_ids
 
 
-def run_engine(loaded: LoadedModel, workload: Workload, on_token: OnToken = lambda *_: None, temperature: float = 0.0,
-               **settings: Any) -> tuple[Watch, EngineMetrics]:
+def run_engine(loaded: LoadedModel, workload: Workload, temperature: float = 0.0, **settings: Any
+               ) -> tuple[Watch, EngineMetrics]:
     """Run a workload through our engine. Raise RuntimeError if a request fails."""
     engine = LLMEngine(EngineConfig(**{**workload.settings, **settings}), loaded=loaded)
-    watch = Watch(workload.items, on_token)
+    watch = Watch(workload.items)
     while watch.num_to_come or engine.has_unfinished_requests():
         for index in watch.arrivals():
             prompt, num_tokens, _ = workload.items[index]
@@ -90,11 +89,11 @@ def run_engine(loaded: LoadedModel, workload: Workload, on_token: OnToken = lamb
 class Comparison:
     """Serves a workload with each arm in turn, round after round, and holds the results."""
 
-    def __init__(self, workload: Workload, arms: Mapping[str, Arm], temperature: float = 0.0) -> None:
+    def __init__(self, workload: Workload, arms: Mapping[str, Arm]) -> None:
         self.workload, self.arms = workload, arms
         #: The arm that is compared with the others.
         self.ours = DRAFTED if DRAFTED in arms else BATCHED
-        self._draws, self._watch = temperature > 0, NoiseWatch()
+        self._watch = NoiseWatch()
         #: One dict per round, by arm.
         self._rounds: list[dict[str, BenchmarkResult]] = []
         #: The tokens of the first arm in the first round: the others are compared with them.
@@ -103,25 +102,22 @@ class Comparison:
     def serve_rounds(self, num_rounds: int | None) -> None:
         """Serve this number of rounds; None: several if that costs little."""
         while len(self._rounds) < (num_rounds or (self._num_rounds_worth() if self._rounds else 1)):
-            with progress_bar(len(self.workload.items) * len(self.arms), sys.stderr.isatty()) as advance:
-                self.serve_round(advance)
+            self.serve_round()
 
     def _num_rounds_worth(self) -> int:
         if DRAFTED in self.arms:
             return DRAFT_ROUNDS
         return CHEAP_ROUNDS if sum(result.seconds for result in self._rounds[0].values()) < CHEAP_ROUND_S else 1
 
-    def serve_round(self, on_token: OnToken = lambda *_: None) -> None:
-        of_round = {}
+    def serve_round(self) -> None:
+        of_round: dict[str, BenchmarkResult] = {}
         for name, arm in self.arms.items():
+            if sys.stderr.isatty():
+                print(f"round {len(self._rounds) + 1}: {name}", file=sys.stderr, flush=True)
             with self._watch.over():
-                result, token_ids = arm(self.workload, on_token)
-            if name == PEER and self._draws:
-                result.num_different = None
-            else:
-                self._token_ids = self._token_ids or token_ids
-                result.num_different = sum(mine != first for mine, first in zip(token_ids, self._token_ids))
-            of_round[name] = result
+                of_round[name], token_ids = arm(self.workload)
+            self._token_ids = self._token_ids or token_ids
+            of_round[name].num_different = sum(mine != first for mine, first in zip(token_ids, self._token_ids))
         self._rounds.append(of_round)
 
     def results(self) -> list[BenchmarkResult]:
@@ -137,21 +133,18 @@ class Comparison:
         return self._watch.noise()
 
 
-def our_arms(loaded: LoadedModel, names: Sequence[str], temperature: float = 0.0,
-             draft: Mapping[str, Any] | None = None) -> dict[str, Arm]:
+def our_arms(loaded: LoadedModel, names: Sequence[str], draft: Mapping[str, Any] | None = None) -> dict[str, Arm]:
     """Return those of ARMS that are named. With the settings ``draft``, our batching is a second arm with drafts.
 
     Raise ValueError for a draft model that does not fit.
     """
-    def ours(arm: str, settings: Mapping[str, Any]) -> Arm:
-        return lambda workload, on_token: serve(loaded, workload, arm, on_token, temperature, **settings)
-
-    arms = {name: ours(name, {}) for name in names if name in (ONE_AT_A_TIME, BATCHED)}
+    arms: dict[str, Arm] = {name: partial(serve, loaded, arm=name) for name in names
+                            if name in (ONE_AT_A_TIME, BATCHED)}
     if draft:
         check_draft(loaded, draft)
-        arms[DRAFTED] = ours(DRAFTED, draft)
+        arms[DRAFTED] = partial(serve, loaded, arm=DRAFTED, **draft)
     if PEER in names:
-        arms[PEER] = partial(serve_mlx_lm, load_peer(loaded)[0], temperature=temperature)
+        arms[PEER] = partial(serve_mlx_lm, load_peer(loaded))
     return arms
 
 
@@ -160,8 +153,8 @@ def check_draft(loaded: LoadedModel, draft: Mapping[str, Any]) -> None:
     LLMEngine(EngineConfig(num_blocks=2, **draft), loaded=loaded)
 
 
-def run_comparison_benchmark(loaded: LoadedModel, workload: Workload, arms: Sequence[str] = ARMS, rounds: int = 1,
-                             temperature: float = 0.0) -> tuple[list[BenchmarkResult], dict[str, float]]:
+def run_comparison_benchmark(loaded: LoadedModel, workload: Workload, arms: Sequence[str] = ARMS, rounds: int = 1
+                             ) -> tuple[list[BenchmarkResult], dict[str, float]]:
     """Serve a workload ``rounds`` times by each arm. Return the medians, and how many times as fast our batching was.
 
     Raise ValueError for an unknown arm, or if there is no arm or no round.
@@ -171,7 +164,7 @@ def run_comparison_benchmark(loaded: LoadedModel, workload: Workload, arms: Sequ
     unknown = [arm for arm in arms if arm not in ARMS]
     if unknown or not arms:
         raise ValueError(f"there is no arm {unknown[0]!r}, only {', '.join(ARMS)}" if unknown else "no arm is given")
-    comparison = Comparison(workload, our_arms(loaded, arms, temperature), temperature)
+    comparison = Comparison(workload, our_arms(loaded, arms))
     comparison.serve_rounds(rounds)
     return comparison.results(), {arm: statistics.median(each) for arm, each in comparison.ratios().items()}
 
@@ -193,13 +186,10 @@ def run_throughput(arguments: argparse.Namespace) -> int:
         print(without_peer(), file=sys.stderr)
     if arguments.rounds is not None and arguments.rounds < 1:
         raise ValueError(f"--rounds is {arguments.rounds}, must be at least 1")
-    temperature, draft = arguments.temperature, draft_settings(arguments)
-    SamplingParams(temperature=temperature)
+    draft = draft_settings(arguments)
     EngineConfig(**draft)
     if draft and BATCHED not in arms:
         raise ValueError("--draft needs --arm ours")
-    if temperature and {*VLLM_TYPES, LLAMA} & set(arms):
-        raise ValueError(f"--temperature is {temperature:g}, but --arm vllm and --arm llama.cpp are greedy")
     pythons = {"vllm": arguments.vllm_python, "llama.cpp": arguments.llama_python}
     check_pythons(pythons, chosen)
     if arguments.plot:
@@ -209,10 +199,10 @@ def run_throughput(arguments: argparse.Namespace) -> int:
         loaded = load_for(EngineConfig(model=arguments.model), EngineParts())
         workloads = [make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
                      for name in names]
-        announce(arguments, f"{loaded.name}, BLAS: {blas.name}; {format_temperature(temperature)}; precision: "
-                 f"{arguments.precision}" + (f"; drafts: {arguments.draft}" if draft else ""))
+        announce(arguments, f"{loaded.name}, BLAS: {blas.name}; precision: {arguments.precision}"
+                 + (f"; drafts: {arguments.draft}" if draft else ""))
         processes = start(loaded, workloads, arms, pythons, running)
-        all_arms = {**our_arms(loaded, arms, temperature, draft),
+        all_arms = {**our_arms(loaded, arms, draft),
                     **{arm: process.serve for arm, process in processes.items()}}
         results: list[BenchmarkResult] = []
         ratios: dict[str, dict[str, list[float]]] = {}
@@ -220,7 +210,7 @@ def run_throughput(arguments: argparse.Namespace) -> int:
         for workload in workloads:
             print(f"\n{workload.name}: {workload.about}", flush=True)
             workload.settings["precision"] = arguments.precision
-            comparison = Comparison(workload, all_arms, temperature)
+            comparison = Comparison(workload, all_arms)
             comparison.serve_rounds(arguments.rounds or (1 if arguments.quick else None))
             results += comparison.results()
             ratios[workload.name], noise[workload.name] = comparison.ratios(), comparison.noise()
@@ -234,10 +224,6 @@ def run_throughput(arguments: argparse.Namespace) -> int:
     if arguments.plot:
         plot_results(arguments.plot, results, loaded.name, ratios, noise)
     return 0
-
-
-def format_temperature(temperature: float) -> str:
-    return f"temperature {temperature:g}" if temperature else "greedy"
 
 
 def report(comparison: Comparison) -> str:
@@ -259,13 +245,11 @@ def report(comparison: Comparison) -> str:
 def format_agreement(results: Sequence[BenchmarkResult]) -> list[str]:
     """Say whether the arms produced the same tokens as the first one."""
     bug = "THIS IS A BUG, or a near-tie in half precision"
-    same = [result.arm for result in results if result.num_different == 0]
+    same = [result.arm for result in results if not result.num_different]
     lines = [f"{', '.join(same[:-1])} and {same[-1]} produced the same tokens."] if len(same) > 1 else []
-    lines += [f"{result.arm} produced different tokens for {result.num_different} of {result.num_requests} requests: "
-              f"{'it computes in another precision' if result.arm in ROUNDED else bug}."
-              for result in results if result.num_different]
-    return lines + [f"{result.arm} draws other random tokens, so its tokens are not compared." for result in results
-                    if result.num_different is None]
+    return lines + [f"{result.arm} produced different tokens for {result.num_different} of {result.num_requests} "
+                    f"requests: {'it computes in another precision' if result.arm in ROUNDED else bug}."
+                    for result in results if result.num_different]
 
 
 def _details(result: BenchmarkResult) -> list[str]:

@@ -52,10 +52,6 @@ class Words:
     def __init__(self, words: Sequence[str], seed: str) -> None:
         self.words, self.rng = words, random.Random(seed)
 
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, seed: str) -> Words:
-        return cls(single_token_words(tokenizer), seed)
-
     def text(self, num_tokens: int) -> str:
         return "".join(self.rng.choices(self.words, k=num_tokens))
 
@@ -158,10 +154,10 @@ def read_answer(call: Call, due_s: float, pieces: Sequence[tuple[float, bytes]])
 
 
 class Client:
-    """Sends calls to one server; ``model`` is its name there."""
+    """Sends calls to the server ``name``. ``model`` is the name of the model there."""
 
-    def __init__(self, port: int, model: str) -> None:
-        self.port, self.model = port, model
+    def __init__(self, name: str, port: int, model: str) -> None:
+        self.name, self.port, self.model = name, port, model
 
     async def send_all(self, calls: Sequence[Call], must_be_good: bool = False) -> list[Answer]:
         """Send each call when it is due, whether or not the others are answered, and wait for all answers.

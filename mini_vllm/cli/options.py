@@ -134,7 +134,6 @@ def add_throughput_options(parser: argparse.ArgumentParser) -> None:
                         "if a round of the workload takes less than 20 s, else 1; with --draft 5)")
     _add_fast_option(parser)
     add_draft_options(parser)
-    _add_temperature_option(parser)
     add_result_options(parser)
     add_quick_option(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the results (.png, .svg or .pdf)")
@@ -184,14 +183,10 @@ def add_bench_speculation_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=100, metavar="N",
                         help="tokens per request (default: %(default)s)")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds of both sides (default: 5)")
-    _add_temperature_option(parser)
-    add_result_options(parser)
-    add_quick_option(parser)
-
-
-def _add_temperature_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, default=0.0,
                         help="above 0: draw tokens at random (default: greedy)")
+    add_result_options(parser)
+    add_quick_option(parser)
 
 
 def _add_pair_of_arms(parser: argparse.ArgumentParser) -> None:

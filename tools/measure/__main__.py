@@ -21,8 +21,8 @@ def main() -> int:
     if arguments.name in ("weight", "path"):
         importlib.import_module(f"measure.{arguments.name}").run()
         return 0
-    from mini_vllm.benchmark.machine_noise import warn_if_busy
-    from mini_vllm.benchmark.result_file import Results
+    from mini_vllm.benchmark.machine import warn_if_busy
+    from mini_vllm.benchmark.results import Results
     try:
         with Results(arguments) as results:
             printed = io.StringIO()

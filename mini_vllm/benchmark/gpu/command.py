@@ -14,9 +14,8 @@ from mini_vllm.benchmark.gpu import steps
 from mini_vllm.benchmark.gpu.agreement import BITS, agree, quantise
 from mini_vllm.benchmark.machine import describe_machine
 from mini_vllm.benchmark.peers import has_peer, load_peer, serve_mlx_lm, without_peer
-from mini_vllm.benchmark.result_file import Results, announce
-from mini_vllm.benchmark.results import BATCHED, BenchmarkResult, Table
-from mini_vllm.benchmark.throughput import format_temperature, serve
+from mini_vllm.benchmark.results import BATCHED, BenchmarkResult, Results, Table, announce
+from mini_vllm.benchmark.throughput import serve
 from mini_vllm.benchmark.workloads import Workload, make_workload
 from mini_vllm.checks import real_number
 from mini_vllm.fast.attention import FastAttention
@@ -53,7 +52,7 @@ def run_gpu_benchmark(arguments: argparse.Namespace) -> int:
         loaded = load_random(shape, dtype=mx.float32 if is_cpu() else mx.bfloat16)
         announce(arguments, f"random weights in the shape of {shape}", *describe_machine(),
                  f"kernels: {_describe_kernels(loaded)}")
-        _measure(arguments, loaded, load_peer(loaded)[0] if wants_mlx_lm else None, results, {"shape": shape})
+        _measure(arguments, loaded, load_peer(loaded) if wants_mlx_lm else None, results, {"shape": shape})
     return 0
 
 
@@ -80,8 +79,7 @@ def _measure(arguments: argparse.Namespace, loaded: LoadedModel, peer: nn.Module
         del packed, packed_peer
         gc.collect()
     if "workloads" in wanted:
-        how = format_temperature(TEMPERATURE)
-        print(f"\nWhole workloads, {how}, all requests at once.\n{WORKLOADS.title}", flush=True)
+        print(f"\nWhole workloads, temperature {TEMPERATURE:g}, all requests at once.\n{WORKLOADS.title}", flush=True)
         saved["workloads"] = []
         for name in ["nano-16"] if arguments.quick else arguments.workload or ["nano-64", "nano-256"]:
             workload = make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
@@ -150,14 +148,14 @@ def measure(loaded: LoadedModel, peer: nn.Module | None, workload: Workload
     """
     for _ in range(2):
         gc.freeze()
-        ours, _ = serve(loaded, workload, BATCHED, lambda *_: None, TEMPERATURE)
+        ours, _ = serve(loaded, workload, BATCHED, TEMPERATURE)
         mx.clear_cache()
     theirs = None
     if peer is not None:
         warm_up = replace(workload, items=[item._replace(num_tokens=2) for item in workload.items])
         for each in (warm_up, workload):
             gc.freeze()
-            theirs, _ = serve_mlx_lm(peer, each, lambda *_: None, TEMPERATURE, batch_size=len(workload.items))
+            theirs, _ = serve_mlx_lm(peer, each, TEMPERATURE, batch_size=len(workload.items))
             mx.clear_cache()
     return ours, theirs
 

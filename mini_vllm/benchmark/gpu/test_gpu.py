@@ -25,7 +25,7 @@ def loaded(shallow):
 @pytest.fixture(scope="module")
 def peer(loaded):
     """Load the same weights in mlx-lm."""
-    return load_peer(loaded)[0]
+    return load_peer(loaded)
 
 
 class Peer(nn.Module):

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from mini_vllm.benchmark import machine_noise
-from mini_vllm.benchmark.machine_noise import Clocks, Noise, NoiseWatch, busy_s, quota_cores, read_clocks
+from mini_vllm.benchmark import machine
+from mini_vllm.benchmark.machine import Clocks, Noise, NoiseWatch, busy_s, quota_cores, read_clocks
 
 STAT = """cpu  500 20 70 9000 30 4 6 10 0 0
 cpu0 100 10 20 4000 10 2 3 5 0 0
@@ -22,9 +22,9 @@ class Machine:
     def __init__(self, monkeypatch, *product_s, num_cores=2, quota=float("inf"), has_stat=True):
         self.at_s = self.own_s = self.all_s = 0.0
         self.has_stat, self.product_s = has_stat, list(product_s)
-        monkeypatch.setattr(machine_noise, "my_cores", lambda: range(num_cores))
-        monkeypatch.setattr(machine_noise, "quota_cores", lambda: quota)
-        monkeypatch.setattr(machine_noise, "fastest_product_s",
+        monkeypatch.setattr(machine, "my_cores", lambda: range(num_cores))
+        monkeypatch.setattr(machine, "quota_cores", lambda: quota)
+        monkeypatch.setattr(machine, "fastest_product_s",
                             lambda: self.product_s.pop(0) if len(self.product_s) > 1 else self.product_s[0])
 
     def read(self):
@@ -54,17 +54,17 @@ def test_what_counts_as_busy_is_all_but_idle_and_waiting_for_disks():
 @pytest.mark.parametrize("stat", ["", "cpu0 0 0 0 0 0 0 0 0 0 0\n", "cpu7 1 1 1 1\n"])
 def test_a_system_that_says_nothing_of_our_cores_is_not_guessed_about(stat, tmp_path, monkeypatch):
     (tmp_path / "stat").write_text(stat)
-    monkeypatch.setattr(machine_noise, "STAT", tmp_path / "stat")
-    monkeypatch.setattr(machine_noise, "my_cores", lambda: {0})
+    monkeypatch.setattr(machine, "STAT", tmp_path / "stat")
+    monkeypatch.setattr(machine, "my_cores", lambda: {0})
     assert read_clocks().all_s is None
-    machine = Machine(monkeypatch, 0.1, has_stat=False)
-    assert machine.noise((5, 1.0, 2.0)) == Noise(0.0, 2)
+    fake = Machine(monkeypatch, 0.1, has_stat=False)
+    assert fake.noise((5, 1.0, 2.0)) == Noise(0.0, 2)
 
 
 @pytest.mark.parametrize("text, expected", [
     ("150000 100000\n", 1.5), ("max 100000\n", float("inf")), (None, float("inf")), ("nonsense", float("inf"))])
 def test_the_share_of_a_container_is_found(text, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(machine_noise, "CPU_MAX", tmp_path / "cpu.max")
+    monkeypatch.setattr(machine, "CPU_MAX", tmp_path / "cpu.max")
     if text is not None:
         (tmp_path / "cpu.max").write_text(text)
     assert quota_cores() == expected
@@ -72,20 +72,20 @@ def test_the_share_of_a_container_is_found(text, expected, tmp_path, monkeypatch
 
 def test_the_real_clocks_run_and_other_processes_can_be_ours():
     before = read_clocks()
-    assert machine_noise.fastest_product_s(seconds=0.001) > 0
+    assert machine.fastest_product_s(seconds=0.001) > 0
     after = read_clocks()
     assert after.at_s > before.at_s and after.own_s >= before.own_s
     assert after.all_s is None or before.all_s is None or after.all_s >= before.all_s
 
 
 def test_the_time_of_running_and_ended_children_is_ours():
-    before = machine_noise.own_cpu_s()
+    before = machine.own_cpu_s()
     busy = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ntime.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) as child:
         child.stdout.readline()
-        assert machine_noise.own_cpu_s() >= before + 0.28
+        assert machine.own_cpu_s() >= before + 0.28
         child.kill()
-    assert machine_noise.own_cpu_s() >= before + 0.28
+    assert machine.own_cpu_s() >= before + 0.28
 
 
 # ---- the resulting noise
@@ -114,9 +114,9 @@ def test_a_machine_that_slows_down_is_noticed_though_no_program_is_to_blame(monk
 
 def test_a_container_is_disturbed_only_by_those_who_want_its_share(monkeypatch):
     """Keep 40 of 64 cores busy with other work while 4 are ours: there is room for all. With 62, there is not."""
-    machine = Machine(monkeypatch, 0.1, num_cores=64, quota=4)
-    assert machine.noise((5, 4.0, 40.0)) == Noise(0.0, 4)
-    assert machine.noise((5, 2.0, 62.0)).warning().startswith("? During the run, other programs kept 2.0 of 4 cores")
+    fake = Machine(monkeypatch, 0.1, num_cores=64, quota=4)
+    assert fake.noise((5, 4.0, 40.0)) == Noise(0.0, 4)
+    assert fake.noise((5, 2.0, 62.0)).warning().startswith("? During the run, other programs kept 2.0 of 4 cores")
 
 
 def test_both_causes_are_named():

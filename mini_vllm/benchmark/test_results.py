@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from mini_vllm.benchmark import result_file
+from mini_vllm.benchmark import results as results_module
 from mini_vllm.benchmark.machine import source
-from mini_vllm.benchmark.result_file import Results, digest
+from mini_vllm.benchmark.results import Results, digest
 
 CLEAN = {"tree": "a" * 40, "modified": []}
 
@@ -27,7 +27,7 @@ def checkout(tmp_path):
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
     """Return a file in a folder that is treated as ``benchmarks/``."""
-    monkeypatch.setattr(result_file, "KEPT", tmp_path)
+    monkeypatch.setattr(results_module, "KEPT", tmp_path)
     return tmp_path / "r.json"
 
 
@@ -57,7 +57,7 @@ def test_a_folder_without_history_has_no_tree(tmp_path):
 
 
 def test_a_file_says_where_its_numbers_come_from(kept, monkeypatch):
-    monkeypatch.setattr(result_file, "source", lambda: CLEAN)
+    monkeypatch.setattr(results_module, "source", lambda: CLEAN)
     with Results(arguments(kept)) as results:
         results.save({"speed": 1})
         results.save({"speed": {1: 2.5}})
@@ -76,7 +76,7 @@ def test_a_file_says_where_its_numbers_come_from(kept, monkeypatch):
     ({**CLEAN, "modified": ["a.py", "b.py", "c.py"]}, False, "unmodified tree, but a.py and 2 more differs"),
 ])
 def test_only_a_result_with_a_source_is_kept(kept, monkeypatch, tmp_path_factory, found, quick, complaint):
-    monkeypatch.setattr(result_file, "source", lambda: found)
+    monkeypatch.setattr(results_module, "source", lambda: found)
     with pytest.raises(ValueError, match=complaint):
         Results(arguments(kept, quick))
     assert not kept.exists()
@@ -88,7 +88,7 @@ def test_only_a_result_with_a_source_is_kept(kept, monkeypatch, tmp_path_factory
 
 def test_a_source_that_changes_during_the_run_gives_no_result(kept, monkeypatch):
     found = dict(CLEAN)
-    monkeypatch.setattr(result_file, "source", lambda: dict(found))
+    monkeypatch.setattr(results_module, "source", lambda: dict(found))
     with pytest.raises(ValueError, match="has changed since"), Results(arguments(kept)) as results:
         found["modified"] = ["a.py"]
         results.save({})
