@@ -14,53 +14,43 @@ CLEAN = {"tree": "a" * 40, "modified": []}
 
 
 @pytest.fixture
-def checkout(tmp_path):
-    """Return a folder with one commit."""
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "a.py").write_text("1")
-    for command in (["init", "-q"], ["add", "-A"],
-                    ["-c", "user.name=a", "-c", "user.email=a@b.org", "commit", "-qm", "first"]):
-        subprocess.run(["git", *command], cwd=tmp_path, check=True)
-    return tmp_path
-
-
-@pytest.fixture
 def kept(tmp_path, monkeypatch):
     """Return a file in a folder that is treated as ``benchmarks/``."""
     monkeypatch.setattr(results_module, "KEPT", tmp_path)
     return tmp_path / "r.json"
 
 
-def arguments(path=None, quick=False):
+def arguments(path, quick=False):
     return argparse.Namespace(output=path, quick=quick, typed="mini-vllm bench gpu --only steps")
 
 
-def test_a_source_is_its_tree_and_the_files_that_differ_from_it(checkout):
-    tree = source(checkout)
+def test_a_source_is_its_tree_and_the_files_that_differ_from_it(tmp_path):
+    def git(*command):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.org", *command], cwd=tmp_path, check=True)
+
+    assert source(tmp_path) == {"tree": None, "modified": []}, "there is no history"
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "a.py").write_text("1")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    tree = source(tmp_path)
     assert len(tree["tree"]) == 40 and tree["modified"] == []
-    (checkout / "benchmarks/r.json").write_text("{}")
-    assert source(checkout) == tree, "a result is not a source"
-    (checkout / "a.py").write_text("2")
-    (checkout / "new.py").write_text("3")
-    assert source(checkout) == {**tree, "modified": ["a.py", "new.py"]}
+    git("commit", "-q", "--amend", "-m", "other")
+    assert source(tmp_path) == tree, "another commit of the same files"
+    (tmp_path / "benchmarks/r.json").write_text("{}")
+    assert source(tmp_path) == tree, "a result is not a source"
+    (tmp_path / "a.py").write_text("2")
+    (tmp_path / "new.py").write_text("3")
+    assert source(tmp_path) == {**tree, "modified": ["a.py", "new.py"]}
 
 
-def test_another_commit_of_the_same_files_has_the_same_tree(checkout):
-    tree = source(checkout)
-    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.org", "commit", "-q", "--amend", "-m", "other"],
-                   cwd=checkout, check=True)
-    assert source(checkout) == tree
-
-
-def test_a_folder_without_history_has_no_tree(tmp_path):
-    assert source(tmp_path) == {"tree": None, "modified": []}
-
-
-def test_a_file_says_where_its_numbers_come_from(kept, monkeypatch):
+def test_a_file_says_where_its_numbers_come_from_and_keeps_them_if_the_run_is_ended(kept, monkeypatch):
     monkeypatch.setattr(results_module, "source", lambda: CLEAN)
-    with Results(arguments(kept)) as results:
+    with pytest.raises(KeyboardInterrupt), Results(arguments(kept)) as results:
         results.save({"speed": 1})
         results.save({"speed": {1: 2.5}})
+        raise KeyboardInterrupt
     saved = json.loads(kept.read_text())
     assert {name: saved[name] for name in ("command", "tree", "modified", "speed")} == {
         "command": "mini-vllm bench gpu --only steps", **CLEAN, "speed": {"1": 2.5}}
@@ -79,7 +69,6 @@ def test_only_a_result_with_a_source_is_kept(kept, monkeypatch, tmp_path_factory
     monkeypatch.setattr(results_module, "source", lambda: found)
     with pytest.raises(ValueError, match=complaint):
         Results(arguments(kept, quick))
-    assert not kept.exists()
     scratch = tmp_path_factory.mktemp("scratch") / "r.json"
     with Results(arguments(scratch, quick)) as results:
         results.save({})
@@ -93,12 +82,3 @@ def test_a_source_that_changes_during_the_run_gives_no_result(kept, monkeypatch)
         found["modified"] = ["a.py"]
         results.save({})
     assert not kept.exists()
-
-
-def test_what_is_known_is_saved_when_a_run_is_ended(tmp_path):
-    path = tmp_path / "r.json"
-    with pytest.raises(KeyboardInterrupt), Results(arguments(path)) as results:
-        results.save({"a": 1})
-        results.save({"a": 2})
-        raise KeyboardInterrupt
-    assert json.loads(path.read_text())["a"] == 2
