@@ -138,5 +138,5 @@ def few_products(monkeypatch):
 
     It takes longer for a reliable number; this is for tests that need none.
     """
-    from mini_vllm.benchmark.machine_noise import fastest_product_s
+    from mini_vllm.benchmark.machine import fastest_product_s
     monkeypatch.setattr(fastest_product_s, "__defaults__", (0.001,))

@@ -4,7 +4,7 @@
     python tools/tables.py --check    list the tables that do not match the results, and exit with 1 if there are any
 
 A table is between ``<!-- table: KIND FILE … -->`` and ``<!-- end of table -->``. TABLES lists the kinds. A file is the
-``--output`` of a benchmark and says where its numbers come from (``mini_vllm/benchmark/result_file.py``). A file that
+``--output`` of a benchmark and says where its numbers come from (``mini_vllm/benchmark/results.py``). A file that
 breaks this rule is refused.
 """
 
@@ -25,9 +25,8 @@ from measure.__main__ import TIMED
 from measure.__main__ import make_parser as measure_parser
 
 from mini_vllm.benchmark.machine import git
-from mini_vllm.benchmark.result_file import digest
-from mini_vllm.benchmark.results import BATCHED, LLAMA, ONE_AT_A_TIME, PEER, VLLM_TYPES
-from mini_vllm.benchmark.serving.traffic import TRAFFICS
+from mini_vllm.benchmark.results import BATCHED, LLAMA, ONE_AT_A_TIME, PEER, VLLM_TYPES, digest
+from mini_vllm.benchmark.traffic import TRAFFICS
 from mini_vllm.benchmark.workloads import WORKLOADS
 from mini_vllm.cli import make_parser as cli_parser
 from mini_vllm.cli.arguments import parse_arguments

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import tables
 
-from mini_vllm.benchmark.result_file import digest
+from mini_vllm.benchmark.results import digest
 
 TREE = "0123456789" * 4
 QUIET, LOUD = ({"others_cores": 0.01, "num_cores": 2, "slowdown": slowdown, "cause": cause} for slowdown, cause in (

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from mini_vllm import EngineConfig, LLMEngine
 from mini_vllm.benchmark.machine import provenance, source
-from mini_vllm.benchmark.serving.traffic import TRAFFICS, Words
+from mini_vllm.benchmark.traffic import TRAFFICS, Words, single_token_words
 from mini_vllm.request import RequestOutput, SamplingParams
 
 NUM_USERS, NUM_REQUESTS, RATE = 24, 120, 5.0
@@ -48,7 +48,7 @@ class Recorder:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(f"lab 4.4, a recording, {seed}")
         self._engine = LLMEngine(EngineConfig())
-        self._words = Words.of(self._engine.tokenizer, f"lab 4.4, {seed}")
+        self._words = Words(single_token_words(self._engine.tokenizer), f"lab 4.4, {seed}")
         self._due: list[_Turn] = []
         self._sent: dict[str, _Turn] = {}
         #: Arrival in microseconds, prompt tokens, output tokens, max_tokens.

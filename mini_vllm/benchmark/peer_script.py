@@ -1,8 +1,9 @@
-"""``PYTHON script.py vllm|llama.cpp OPTIONS``: load a model, then serve rounds of requests, in lines of JSON.
+"""``PYTHON peer_script.py vllm|llama.cpp OPTIONS``: load a model, then serve rounds of requests, in lines of JSON.
 
 OPTIONS is a JSON object. The first line printed has the versions. Each line that is read is a list of requests: prompt,
 number of tokens, and the number of tokens of all requests after which it arrives. Its answer has their tokens and
-times. PYTHON belongs to another environment, so nothing of this project is imported.
+times. PYTHON belongs to another environment, so nothing of this project is imported here. ``Watch`` is here because our
+engine and mlx-lm are measured by the same class.
 """
 
 from __future__ import annotations
@@ -16,36 +17,43 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
 
 
-class Round:
-    """The requests of a round. Times are seconds since its start."""
+class Watch:
+    """The tokens of each request while a workload is served, and their times in seconds since its start."""
 
-    def __init__(self, items: list[tuple[list[int], int, int]]) -> None:
+    def __init__(self, items: Sequence[tuple[list[int], int, int]]) -> None:
+        """``items`` are prompt, number of tokens, and after how many tokens it arrives, in the order of arrival."""
         self.items = items
         self.arrived_s: list[float] = []
         self.token_ids: list[list[int]] = [[] for _ in items]
         self.token_times_s: list[list[float]] = [[] for _ in items]
         self._num_tokens, self._start_s = 0, time.perf_counter()
 
-    def arrivals(self) -> Iterator[tuple[int, list[int], int]]:
-        """Yield the requests that arrive now: index, prompt and number of tokens."""
-        while len(self.arrived_s) < len(self.items) and self.items[len(self.arrived_s)][2] <= self._num_tokens:
+    @property
+    def num_to_come(self) -> int:
+        return len(self.items) - len(self.arrived_s)
+
+    def arrivals(self) -> list[int]:
+        """Return the requests that arrive now."""
+        first = len(self.arrived_s)
+        while self.num_to_come and self.items[len(self.arrived_s)][2] <= self._num_tokens:
             self.arrived_s.append(time.perf_counter() - self._start_s)
-            yield (len(self.arrived_s) - 1, *self.items[len(self.arrived_s) - 1][:2])
+        return list(range(first, len(self.arrived_s)))
 
     def add(self, index: int, token_ids: list[int]) -> None:
+        """Record new tokens of a request."""
         self.token_ids[index] += token_ids
         self.token_times_s[index] += [time.perf_counter() - self._start_s] * len(token_ids)
         self._num_tokens += len(token_ids)
 
 
-Loaded = tuple[dict[str, object], Callable[[Round], None]]
+Loaded = tuple[dict[str, object], Callable[[Watch], None]]
 
 
 def load_vllm(model: str, dtype: str, max_num_seqs: int, max_model_len: int) -> Loaded:
@@ -58,14 +66,15 @@ def load_vllm(model: str, dtype: str, max_num_seqs: int, max_model_len: int) -> 
         model, dtype=dtype, max_num_seqs=max_num_seqs, max_model_len=max_model_len, enable_prefix_caching=True,
         skip_tokenizer_init=True))
 
-    def serve(round_: Round) -> None:
-        while (new := list(round_.arrivals())) or engine.has_unfinished_requests():
-            for index, prompt, num_tokens in new:
+    def serve(watch: Watch) -> None:
+        while (new := watch.arrivals()) or engine.has_unfinished_requests():
+            for index in new:
+                prompt, num_tokens, _ = watch.items[index]
                 engine.add_request(str(index), {"prompt_token_ids": prompt}, vllm.SamplingParams(
                     temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False,
                     output_kind=RequestOutputKind.DELTA))
             for output in engine.step():
-                round_.add(int(output.request_id), list(output.outputs[0].token_ids))
+                watch.add(int(output.request_id), list(output.outputs[0].token_ids))
         if not engine.reset_prefix_cache():
             raise RuntimeError("the cached prefixes cannot be forgotten")
 
@@ -91,10 +100,11 @@ def load_llama(model: str, num_slots: int, slot_tokens: int) -> Loaded:
             raise RuntimeError(response.read().decode())
         yield from (json.loads(line[6:]) for line in response if line.startswith(b"data: {"))
 
-    def serve(round_: Round) -> None:
+    def serve(watch: Watch) -> None:
         arrived: queue.Queue[tuple[int, list[int] | None]] = queue.Queue()
 
-        def follow(index: int, prompt: list[int], num_tokens: int) -> None:
+        def follow(index: int) -> None:
+            prompt, num_tokens, _ = watch.items[index]
             try:
                 for event in post("/completion", {"prompt": prompt, "n_predict": num_tokens, "ignore_eos": True,
                                                   "temperature": 0, "stream": True, "return_tokens": True}):
@@ -103,12 +113,13 @@ def load_llama(model: str, num_slots: int, slot_tokens: int) -> Loaded:
                 arrived.put((index, None))
 
         num_running = 0
-        while (new := list(round_.arrivals())) or num_running:
-            for request in new:
-                threading.Thread(target=follow, args=request).start()
+        while (new := watch.arrivals()) or num_running:
+            for number in new:
+                threading.Thread(target=follow, args=(number,)).start()
             index, token_ids = arrived.get()
             num_running += len(new) - (token_ids is None)
-            round_.add(index, token_ids or [])
+            if token_ids:
+                watch.add(index, token_ids)
         for slot in range(num_slots):
             list(post(f"/slots/{slot}?action=erase", {}))
 
@@ -129,16 +140,13 @@ def main(kind: str, options: str) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever else is printed
     load: Callable[..., Loaded] = load_vllm if kind == "vllm" else load_llama
-    try:
-        about, serve = load(**json.loads(options))
-    except ModuleNotFoundError as error:
-        about = {"missing": error.name}
+    about, serve = load(**json.loads(options))
     print(json.dumps(about), file=answers)
     for line in sys.stdin:
-        round_ = Round(json.loads(line))
-        serve(round_)
-        print(json.dumps({"arrived_s": round_.arrived_s, "token_ids": round_.token_ids,
-                          "token_times_s": round_.token_times_s}), file=answers)
+        watch = Watch(json.loads(line))
+        serve(watch)
+        print(json.dumps({"arrived_s": watch.arrived_s, "token_ids": watch.token_ids,
+                          "token_times_s": watch.token_times_s}), file=answers)
 
 
 if __name__ == "__main__":

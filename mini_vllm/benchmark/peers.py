@@ -1,6 +1,7 @@
 """The engines that ours is compared with, on the same weights and requests: mlx-lm here, others in their own processes.
 
-vLLM and llama.cpp need environments of their own. Each runs ``peer_script.py`` with the Python of its environment.
+Each serves a workload as an ``Arm`` does. vLLM and llama.cpp need environments of their own: each runs
+``peer_script.py`` with the Python of its environment.
 """
 
 from __future__ import annotations
@@ -14,21 +15,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mini_vllm.attention import PagedKVCache
 from mini_vllm.backend import mx, nn
-from mini_vllm.benchmark.results import LLAMA, PEER, VLLM_TYPES, OnToken, Served, Watch
-from mini_vllm.benchmark.workloads import GREEDY, Drawing, Workload
+from mini_vllm.benchmark.peer_script import Watch
+from mini_vllm.benchmark.results import LLAMA, PEER, VLLM_TYPES, Served, result_of
+from mini_vllm.benchmark.workloads import Workload
 from mini_vllm.checks import install_line
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.export import export_folder
 from mini_vllm.models.loader import LoadedModel
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 SCRIPT = Path(__file__).with_name("peer_script.py")
 #: The value of ``--arm`` → the option that names its Python, and what that needs.
@@ -55,86 +52,43 @@ def without_peer() -> str:
     return f"without {PEER}, which is not installed; to compare with it: {install_line('bench')}"
 
 
-def load_peer(loaded: LoadedModel) -> tuple[nn.Module, TokenizerWrapper]:
-    """Load the same weights in mlx-lm, through a folder in the layout both read; and a tokenizer with no end of text.
+def load_peer(loaded: LoadedModel) -> nn.Module:
+    """Load the same weights in mlx-lm, through a folder in the layout both read.
 
     Raise ValueError, which says how to install it, if mlx-lm is missing.
     """
     try:
-        from mlx_lm.tokenizer_utils import TokenizerWrapper
         from mlx_lm.utils import load_model
-        from transformers import PreTrainedTokenizerFast
     except ImportError:
         raise ValueError(f"a comparison with mlx-lm needs that package: {install_line('bench')}") from None
     with tempfile.TemporaryDirectory() as folder:
         export_folder(loaded, Path(folder))
-        model, _ = load_model(Path(folder))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=loaded.tokenizer._backend)
-    return model, TokenizerWrapper(tokenizer, eos_token_ids=[-1])
+        return load_model(Path(folder))[0]
 
 
-def make_generator(model: Callable[..., mx.array], drawing: Drawing, batch_size: int | None = None) -> Any:
+def make_generator(model: Callable[..., mx.array], temperature: float = 0.0, batch_size: int | None = None) -> Any:
     """Create a BatchGenerator. ``batch_size`` limits the requests that decode together; None: mlx-lm's default."""
     from mlx_lm.generate import BatchGenerator
+    from mlx_lm.sample_utils import make_sampler
     options = {} if batch_size is None else {"completion_batch_size": batch_size}
-    return BatchGenerator(model, sampler=drawing.peer_sampler(), **options)  # type: ignore[arg-type]
+    return BatchGenerator(model, sampler=make_sampler(temperature), **options)  # type: ignore[arg-type]
 
 
-def token_bytes(loaded: LoadedModel) -> int:
-    """Return the bytes of the keys and values of one token."""
-    config = loaded.config
-    return PagedKVCache.block_bytes(config.num_layers, config.num_kv_heads, 1, config.head_dim,
-                                    loaded.model.model.norm.weight.dtype)
-
-
-class CountingModel:
-    """A network of mlx-lm that counts the token rows it computes."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model, self.num_rows = model, 0
-
-    def __call__(self, token_ids: mx.array, *args: object, **options: object) -> mx.array:
-        self.num_rows += token_ids.size
-        logits: mx.array = self._model(token_ids, *args, **options)
-        return logits
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._model, name)
-
-
-class MlxLm:
-    """mlx-lm's BatchGenerator with its network, and with its defaults except for ``batch_size`` if given."""
-
-    def __init__(self, loaded: LoadedModel, model: nn.Module, drawing: Drawing = GREEDY,
-                 batch_size: int | None = None) -> None:
-        self._model, self._drawing, self._batch_size = model, drawing, batch_size
-        self._token_bytes = token_bytes(loaded)
-
-    def serve(self, workload: Workload, on_token: OnToken) -> Served:
-        watch, counting = Watch(workload, on_token), CountingModel(self._model)
-        generator = make_generator(counting, self._drawing, self._batch_size)
-        index_of: dict[int, int] = {}
-        num_cached: dict[int, int] = {}  # id of a request in the generator → its number of tokens that have K/V
-        kv_held = kv_used = 0.0
-        while watch.num_to_come or index_of:
-            if new := watch.arrivals():
-                ids = generator.insert([workload.items[index].prompt for index in new],
-                                       [workload.items[index].num_tokens for index in new])
-                index_of.update(zip(ids, new))
-            of_prompts, generated = generator.next()
-            num_cached.update((response.uid, response.progress[0]) for response in of_prompts)
-            for response in generated:
-                index = index_of[response.uid]
-                num_cached[response.uid] = len(workload.items[index].prompt) + len(watch.token_ids[index])
-                watch.tokens(index, [int(response.token)])
-                if response.finish_reason is not None:
-                    del index_of[response.uid], num_cached[response.uid]
-            kv_held += generator.prompt_cache_nbytes / self._token_bytes
-            kv_used += sum(num_cached.values())
-        generator.close()
-        num_asked = workload.num_prompt_tokens + workload.num_output_tokens - len(workload.items)
-        return replace(watch.result(PEER), kv_waste=1 - kv_used / kv_held if kv_held else 0.0,
-                       padding=max(1 - num_asked / counting.num_rows, 0.0)), watch.token_ids
+def serve_mlx_lm(model: nn.Module, workload: Workload, temperature: float = 0.0, batch_size: int | None = None
+                 ) -> Served:
+    """Run a workload through mlx-lm's BatchGenerator, with its defaults except for ``batch_size`` if given."""
+    watch, generator = Watch(workload.items), make_generator(model, temperature, batch_size)
+    index_of: dict[int, int] = {}
+    while watch.num_to_come or index_of:
+        if new := watch.arrivals():
+            index_of.update(zip(generator.insert([workload.items[index].prompt for index in new],
+                                                 [workload.items[index].num_tokens for index in new]), new))
+        for response in generator.next()[1]:
+            watch.add(index_of[response.uid], [int(response.token)])
+            if response.finish_reason is not None:
+                del index_of[response.uid]
+    generator.close()
+    return result_of(workload, PEER, watch), watch.token_ids
 
 
 # ---- engines in processes of their own
@@ -163,28 +117,20 @@ class Process:
                                              stdout=subprocess.PIPE, stderr=self._log, env=environment, text=True)
         except OSError as error:
             raise ValueError(f"{PYTHONS[kind][0]} is {python}, which does not run: {error.strerror}") from None
-        self.process_id = self._process.pid
         #: The versions of its packages, and its settings.
         self.about = self._answer()
-        if "missing" in self.about:
-            self.close()
-            raise ValueError(f"{python} has no package {self.about['missing']}; {arm} needs {PYTHONS[kind][1]}")
 
-    def serve(self, workload: Workload, on_token: OnToken) -> Served:
-        """Run a workload. Progress is only reported at the end."""
+    def serve(self, workload: Workload) -> Served:
         time.sleep(PAUSE_S)
         with contextlib.suppress(BrokenPipeError):  # it has ended: so there is no answer
-            print(json.dumps([(item.prompt, item.num_tokens, item.after_tokens) for item in workload.items]),
-                  file=self._process.stdin, flush=True)
-        answer, watch = self._answer(), Watch(workload, on_token)
-        watch.start_s, watch.arrived_s = 0.0, answer["arrived_s"]
-        watch.token_ids, watch.token_times_s = answer["token_ids"], answer["token_times_s"]
+            print(json.dumps(workload.items), file=self._process.stdin, flush=True)
+        watch = Watch(workload.items)
+        vars(watch).update(self._answer())
         for index, (item, token_ids) in enumerate(zip(workload.items, watch.token_ids)):
             if len(token_ids) != item.num_tokens:
                 raise self._failure(f"request {index} got {len(token_ids)} tokens instead of {item.num_tokens}")
         time.sleep(PAUSE_S)
-        on_token(len(workload.items), workload.num_output_tokens)
-        return watch.result(self.arm), watch.token_ids
+        return result_of(workload, self.arm, watch), watch.token_ids
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -194,9 +140,7 @@ class Process:
         except (ValueError, TypeError):
             if line:
                 raise self._failure(f"its answer is {line.strip()[:80]!r}") from None
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=20)
-            raise self._failure(f"it ended with exit status {self._process.poll()}") from None
+            raise self._failure(f"it ended with exit status {self._process.wait(timeout=20)}") from None
 
     def _failure(self, what: str) -> ValueError:
         self.close()
@@ -218,18 +162,21 @@ def start(loaded: LoadedModel, workloads: Sequence[Workload], arms: Sequence[str
     if LLAMA in arms and loaded.path.suffix != ".gguf":
         raise ValueError(f"--arm llama.cpp needs a model in a .gguf, such as smollm2, and {loaded.name} is none")
     max_len, num_seats = max(workload.max_len for workload in workloads), EngineConfig().max_num_seqs
-    num_slots = min(num_seats, max(len(workload.items) for workload in workloads))
     folder = running.enter_context(tempfile.TemporaryDirectory())
-    starts: dict[str, tuple[str, dict[str, object]]] = {
-        arm: ("vllm", {"model": folder, "dtype": dtype, "max_num_seqs": num_seats, "max_model_len": max_len})
-        for arm, dtype in VLLM_TYPES.items()}
-    starts[LLAMA] = ("llama.cpp", {"model": str(loaded.path), "num_slots": num_slots,
-                                   "slot_tokens": -(-max_len // SLOT_TOKENS) * SLOT_TOKENS})
     if set(VLLM_TYPES) & set(arms):
         export_folder(loaded, Path(folder))
     processes: dict[str, Process] = {}
-    for arm in [arm for arm in arms if arm in starts]:
-        kind, options = starts[arm]
+    for arm in arms:
+        options: dict[str, object]
+        if arm in VLLM_TYPES:
+            kind, options = "vllm", {"model": folder, "dtype": VLLM_TYPES[arm], "max_num_seqs": num_seats,
+                                     "max_model_len": max_len}
+        elif arm == LLAMA:
+            num_slots = min(num_seats, max(len(workload.items) for workload in workloads))
+            kind, options = "llama.cpp", {"model": str(loaded.path), "num_slots": num_slots,
+                                          "slot_tokens": -(-max_len // SLOT_TOKENS) * SLOT_TOKENS}
+        else:
+            continue
         python = pythons[kind]
         assert python is not None
         print(f"{arm} is loading", file=sys.stderr, flush=True)

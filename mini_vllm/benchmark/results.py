@@ -1,13 +1,35 @@
-"""The numbers of one way of serving with one workload: how they are taken, their median, and the table of all."""
+"""The numbers of one way of serving with one workload, the table of all, and the file that keeps them.
+
+A file is JSON, with what a reader needs to trust it:
+
+    command    what was run
+    tree       git's tree id of the source that was measured. Another commit of the same files has the same id
+    modified   the files that differed from that tree
+    machine    the device and the versions
+    noise      cores that other programs used, how much the machine's own speed varied, and the cause if it was loud
+    sha256     of everything else, so that nothing in the file changes later
+
+A file in ``benchmarks/`` is written only if the tree is unmodified. ``tools/tables.py`` refuses one that breaks this
+rule. Any other file is scratch.
+"""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import hashlib
+import json
 import statistics
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from mini_vllm.benchmark.workloads import Workload
+from mini_vllm.benchmark.machine import ROOT, Noise, NoiseWatch, provenance, source, warn_if_busy
+from mini_vllm.benchmark.peer_script import Watch
+from mini_vllm.benchmark.workloads import QUICK, Workload
+from mini_vllm.checks import writable_file
+from mini_vllm.native.advice import tell_slow_blas
 
 ONE_AT_A_TIME, BATCHED, PEER = "one at a time", "mini_vllm", "mlx-lm"
 ARMS = (ONE_AT_A_TIME, BATCHED, PEER)
@@ -19,9 +41,8 @@ LLAMA = "llama.cpp"
 #: Arms that compute in another precision than ours, and so may choose other tokens.
 ROUNDED = ("vLLM bfloat16", LLAMA)
 PERCENTILES = (50, 90, 99, 100)
-
-#: Called with the number of requests that finished and of tokens that were generated.
-OnToken = Callable[[int, int], None]
+#: The results that the documents show.
+KEPT = ROOT / "benchmarks"
 
 
 @dataclass
@@ -31,7 +52,6 @@ class BenchmarkResult:
     workload: str
     arm: str
     num_requests: int
-    num_prompt_tokens: int
     num_output_tokens: int
     seconds: float
     #: Percentile → seconds. The 100th is the worst.
@@ -40,88 +60,48 @@ class BenchmarkResult:
     between_tokens_s: dict[int, float]
     #: The worst time between two tokens of a request while a later one waited for its first token; 0 without such.
     worst_gap_beside_prompt_s: float
-    #: The average fraction of the held K/V memory that contains no token; None if the engine does not tell.
-    kv_waste: float | None = None
-    #: The fraction of all computed token rows that no request asked for; None if it was not measured.
-    padding: float | None = None
     num_preemptions: int = 0
     #: Tokens computed a second time after a preemption.
     num_recomputed_tokens: int = 0
-    #: Where the time of a run went, in seconds; only for our own arms.
-    profile_s: dict[str, float] = field(default_factory=dict)
     #: Tokens that were guessed and checked, and those of them that were right.
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
-    #: How many requests had other tokens than in the first arm; None if the arm draws its own.
-    num_different: int | None = 0
+    #: How many requests had other tokens than in the first arm.
+    num_different: int = 0
     num_rounds: int = 1
 
     @property
     def output_tokens_per_s(self) -> float:
         return self.num_output_tokens / self.seconds
 
-    @property
-    def total_tokens_per_s(self) -> float:
-        return (self.num_prompt_tokens + self.num_output_tokens) / self.seconds
-
     def to_dict(self) -> dict[str, object]:
-        return {**asdict(self), "output_tokens_per_s": self.output_tokens_per_s,
-                "total_tokens_per_s": self.total_tokens_per_s}
+        return {**asdict(self), "output_tokens_per_s": self.output_tokens_per_s}
 
 
 #: What an arm returns for a workload: its numbers, and the token ids of each request.
 Served = tuple[BenchmarkResult, list[list[int]]]
 #: An arm: our engine, mlx-lm, vLLM or llama.cpp.
-Arm = Callable[[Workload, OnToken], Served]
+Arm = Callable[[Workload], Served]
 
 
-class Watch:
-    """The events of each request while a workload is served, and their times, measured alike for every engine."""
+def result_of(workload: Workload, arm: str, watch: Watch) -> BenchmarkResult:
+    """Compute the numbers from the times of the tokens, alike for every engine."""
+    times_s = watch.token_times_s
+    first = [times[0] - arrived_s for times, arrived_s in zip(times_s, watch.arrived_s)]
+    between = [later - earlier for times in times_s for earlier, later in zip(times, times[1:]) if later > earlier]
+    return BenchmarkResult(
+        workload.name, arm, len(workload.items), workload.num_output_tokens, max(times[-1] for times in times_s),
+        percentiles(first), percentiles(between or [0.0]), _worst_gap_beside_prompt_s(workload, watch))
 
-    def __init__(self, workload: Workload, on_token: OnToken) -> None:
-        self.workload, self.items = workload, workload.items
-        self.arrived_s: list[float] = []
-        self.token_times_s: list[list[float]] = [[] for _ in self.items]
-        self.token_ids: list[list[int]] = [[] for _ in self.items]
-        self._num_tokens = 0
-        self._on_token = on_token
-        self.start_s = time.perf_counter()
 
-    def arrivals(self) -> list[int]:
-        """Return the requests that arrive now. Items are in the order of their arrival."""
-        first = len(self.arrived_s)
-        while self.num_to_come and self.items[len(self.arrived_s)].after_tokens <= self._num_tokens:
-            self.arrived_s.append(time.perf_counter())
-        return list(range(first, len(self.arrived_s)))
-
-    @property
-    def num_to_come(self) -> int:
-        return len(self.items) - len(self.arrived_s)
-
-    def tokens(self, index: int, token_ids: Sequence[int]) -> None:
-        """Record new tokens of a request."""
-        self.token_ids[index] += token_ids
-        self.token_times_s[index] += [time.perf_counter()] * len(token_ids)
-        self._num_tokens += len(token_ids)
-        self._on_token(int(len(self.token_ids[index]) == self.items[index].num_tokens), len(token_ids))
-
-    def result(self, arm: str) -> BenchmarkResult:
-        first = [times[0] - arrived_s for times, arrived_s in zip(self.token_times_s, self.arrived_s)]
-        between = [later - earlier for times in self.token_times_s for earlier, later in zip(times, times[1:])
-                   if later > earlier]
-        return BenchmarkResult(
-            self.workload.name, arm, len(self.items), self.workload.num_prompt_tokens, self.workload.num_output_tokens,
-            max(times[-1] for times in self.token_times_s) - self.start_s, percentiles(first),
-            percentiles(between or [0.0]), self._worst_gap_beside_prompt_s())
-
-    def _worst_gap_beside_prompt_s(self) -> float:
-        gaps_s = [0.0]
-        for late, start_s, (end_s, *_) in zip(self.items, self.arrived_s, self.token_times_s):
-            for item, times in zip(self.items, self.token_times_s):
-                if item.after_tokens < late.after_tokens:
-                    gaps_s += [after_s - before_s for before_s, after_s in zip(times, times[1:])
-                               if start_s < after_s and before_s < end_s]
-        return max(gaps_s)
+def _worst_gap_beside_prompt_s(workload: Workload, watch: Watch) -> float:
+    gaps_s = [0.0]
+    for late, start_s, (end_s, *_) in zip(workload.items, watch.arrived_s, watch.token_times_s):
+        for item, times in zip(workload.items, watch.token_times_s):
+            if item.after_tokens < late.after_tokens:
+                gaps_s += [after_s - before_s for before_s, after_s in zip(times, times[1:])
+                           if start_s < after_s and before_s < end_s]
+    return max(gaps_s)
 
 
 def percentiles(values: Sequence[float]) -> dict[int, float]:
@@ -138,12 +118,11 @@ def median_of(results: Sequence[BenchmarkResult]) -> BenchmarkResult:
         values = [each[name] for each in all_values]
         if isinstance(value, dict):
             found[name] = {key: statistics.median(each[key] for each in values) for key in value}
-        elif isinstance(value, (int, float)) and name != "num_different":
+        elif name == "num_different":
+            found[name] = max(values)
+        elif isinstance(value, (int, float)):
             found[name] = type(value)(statistics.median(values))
-    counts = [result.num_different for result in results if result.num_different is not None]
-    found["num_different"] = max(counts) if len(counts) == len(results) else None
-    found["num_rounds"] = len(results)
-    return BenchmarkResult(**found)
+    return BenchmarkResult(**{**found, "num_rounds": len(results)})
 
 
 class Table:
@@ -166,3 +145,72 @@ def format_ratios(ratios: Sequence[float]) -> str:
     """Format the median, and the lowest and the highest ratio of all rounds."""
     spread = f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
     return f"{statistics.median(ratios):.2f}x{spread}"
+
+
+# ---- the file
+
+
+class Results:
+    """Writes the results of a benchmark to the file that ``--output`` names, if any, and watches the machine."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Raise ValueError, before any work is done, if the output file cannot be written."""
+        self._command: str = arguments.typed
+        self._path: Path | None = arguments.output
+        self._watch, self._watching = NoiseWatch(), contextlib.ExitStack()
+        if self._path is None:
+            return
+        writable_file(self._path)
+        self._source = source()
+        self._is_kept = self._path.resolve().parent == KEPT
+        if self._is_kept and (fault := self._fault(arguments.quick)):
+            raise ValueError(f"{self._path}: {fault}; to try something, write to a file outside of {KEPT.name}/")
+
+    def _fault(self, is_quick: bool) -> str:
+        """Say why this source cannot give a result that is kept; empty if it can."""
+        if is_quick:
+            return "--quick is only a smoke test"
+        if self._source["tree"] is None:
+            return "a result names the source that was measured, and this is no git checkout"
+        if modified := self._source["modified"]:
+            more = f" and {len(modified) - 1} more" if len(modified) > 1 else ""
+            return f"a result comes from an unmodified tree, but {modified[0]}{more} differs from the last commit"
+        return ""
+
+    def __enter__(self) -> Results:
+        self._watching.enter_context(self._watch.over())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watching.close()
+
+    def noise(self) -> Noise:
+        """Return the noise so far."""
+        self._watching.close()
+        self._watching.enter_context(self._watch.over())
+        return self._watch.noise()
+
+    def save(self, data: Mapping[str, Any]) -> None:
+        """Write the results so far. A long run calls this repeatedly, so that it keeps what it has if it is stopped."""
+        if self._path is None:
+            return
+        if self._is_kept and source() != self._source:
+            raise ValueError(f"{self._path} is not written: the source has changed since the run began")
+        record = {"command": self._command, **self._source, "machine": provenance(), "noise": self.noise().to_dict(),
+                  **data}
+        text = json.dumps({**record, "sha256": digest(record)}, indent=2, ensure_ascii=False)
+        self._path.write_text(f"{text}\n", encoding="utf-8")
+
+
+def digest(record: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a record's content without its own ``sha256``."""
+    content = json.loads(json.dumps(record))
+    content.pop("sha256", None)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def announce(arguments: argparse.Namespace, *lines: str) -> None:
+    """Print what is measured, and warn if the machine is slower than it could be, or busy."""
+    print("\n".join([QUICK] * arguments.quick + list(lines)), flush=True)
+    tell_slow_blas()
+    warn_if_busy()

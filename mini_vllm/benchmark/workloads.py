@@ -9,65 +9,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from mini_vllm.request import SamplingParams
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from mini_vllm.backend import mx
 
 #: Token ids are drawn below this number, or below the model's vocabulary size if that is smaller.
 MAX_TOKEN_ID = 10_000
 QUICK = "quick: only a smoke test; these numbers mean nothing"
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """How tokens are chosen in a measurement, by us and by mlx-lm. Greedy if the temperature is 0."""
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-
-    @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace) -> Drawing:
-        return cls(arguments.temperature, arguments.top_p)
-
-    @staticmethod
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--temperature", type=float, default=0.0,
-                            help="above 0: draw tokens at random (default: greedy)")
-        parser.add_argument("--top-p", type=float, default=1.0)
-
-    def __post_init__(self) -> None:
-        self.params(1, 0)  # rejects invalid values before a model is loaded
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0
-
-    def params(self, num_tokens: int, seed: int) -> SamplingParams:
-        return SamplingParams(max_tokens=num_tokens, temperature=self.temperature, top_p=self.top_p, seed=seed,
-                              ignore_eos=True)
-
-    def peer_sampler(self) -> Callable[[mx.array], mx.array]:
-        """Return the same sampling for mlx-lm. Its drawn tokens differ from ours: it has its own random generator."""
-        from mlx_lm.sample_utils import make_sampler
-        return make_sampler(self.temperature, 0.0 if self.top_p == 1 else self.top_p)
-
-    def __str__(self) -> str:
-        if self.is_greedy:
-            return "greedy"
-        return f"temperature {self.temperature:g}" + (f", top-p {self.top_p:g}" if self.top_p < 1 else "")
-
-
-GREEDY = Drawing()
-
-
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One request. It arrives after a count of tokens, not at a time: the same moment for every server."""
 
     prompt: list[int]
@@ -80,13 +34,10 @@ class Item:
 class Workload:
     name: str
     about: str
+    #: In the order of their arrival.
     items: list[Item]
     #: The fields of the EngineConfig that belong to the workload.
     settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return sum(len(item.prompt) for item in self.items)
 
     @property
     def num_output_tokens(self) -> int:
@@ -97,36 +48,34 @@ class Workload:
         return max(len(item.prompt) + item.num_tokens for item in self.items)
 
 
-def _generator(seed: int) -> np.random.Generator:
+def _generator(seed: int = 0) -> np.random.Generator:
     import numpy as np
     return np.random.default_rng(seed)
 
 
-def _random(seed: int, count: int, prompt_tokens: tuple[int, int], output_tokens: tuple[int, int],
-            vocab_size: int) -> list[Item]:
+def _random(count: int, prompt_tokens: tuple[int, int], output_tokens: tuple[int, int], vocab_size: int) -> list[Item]:
     """Return requests with lengths between two inclusive bounds."""
-    rng = _generator(seed)
-    lengths = [(rng.integers(prompt_tokens[0], prompt_tokens[1] + 1), rng.integers(output_tokens[0],
-                                                                                 output_tokens[1] + 1))
-               for _ in range(count)]
+    rng = _generator()
+    lengths = [(rng.integers(prompt_tokens[0], prompt_tokens[1] + 1),
+                rng.integers(output_tokens[0], output_tokens[1] + 1)) for _ in range(count)]
     return [Item(rng.integers(0, vocab_size, num_prompt).tolist(), int(num_output))
             for num_prompt, num_output in lengths]
 
 
-def _shared_prefix(seed: int, vocab_size: int) -> list[Item]:
-    rng = _generator(seed)
+def _shared_prefix(vocab_size: int) -> list[Item]:
+    rng = _generator()
     shared = rng.integers(0, vocab_size, 512).tolist()
     return [Item(shared + rng.integers(0, vocab_size, rng.integers(16, 97)).tolist(), int(rng.integers(16, 65)))
             for _ in range(32)]
 
 
-def _chat(seed: int, vocab_size: int) -> list[Item]:
+def _chat(vocab_size: int) -> list[Item]:
     """Return 8 conversations of 4 turns.
 
     A turn sends the whole history, and begins when the previous turn has been answered in every conversation. The
     answers in a history are fixed in advance, so that every server gets the same.
     """
-    rng = _generator(seed)
+    rng = _generator()
     histories: list[list[int]] = [rng.integers(0, vocab_size, 64).tolist() for _ in range(8)]
     items, after = [], 0
     for _ in range(4):
@@ -140,38 +89,36 @@ def _chat(seed: int, vocab_size: int) -> list[Item]:
     return items
 
 
-def _long_arrival(seed: int, vocab_size: int) -> list[Item]:
+def _long_arrival(vocab_size: int) -> list[Item]:
     """Return 16 decoding requests, and a prompt of 2000 tokens that arrives when each has about 32 tokens."""
-    decoders = _random(seed, 16, (24, 40), (192, 192), vocab_size)
-    rng = _generator(seed + 1)
-    return [*decoders, Item(rng.integers(0, vocab_size, 2000).tolist(), 8, after_tokens=16 * 32)]
+    decoders = _random(16, (24, 40), (192, 192), vocab_size)
+    return [*decoders, Item(_generator(1).integers(0, vocab_size, 2000).tolist(), 8, after_tokens=16 * 32)]
 
 
 #: Name → its description, and its requests with token ids below a vocabulary's size
 WORKLOADS: dict[str, tuple[str, Callable[[int], list[Item]]]] = {
     "mixed-16": ("16 requests at once, prompts of 32–512 tokens, outputs of 16–128",
-                 lambda vocab: _random(0, 16, (32, 512), (16, 128), vocab)),
+                 partial(_random, 16, (32, 512), (16, 128))),
     "mixed-64": ("64 requests at once, prompts of 32–512 tokens, outputs of 16–128",
-                 lambda vocab: _random(0, 64, (32, 512), (16, 128), vocab)),
+                 partial(_random, 64, (32, 512), (16, 128))),
     "decode-16": ("16 requests at once, prompts of 16–32 tokens, outputs of 128: nearly all decoding",
-                  lambda vocab: _random(0, 16, (16, 32), (128, 128), vocab)),
+                  partial(_random, 16, (16, 32), (128, 128))),
     "nano-16": ("16 requests at once, prompts and outputs of 32–256 tokens",
-                lambda vocab: _random(0, 16, (32, 256), (32, 256), vocab)),
+                partial(_random, 16, (32, 256), (32, 256))),
     "nano-32": ("32 requests at once, prompts and outputs of 32–256 tokens",
-                lambda vocab: _random(0, 32, (32, 256), (32, 256), vocab)),
+                partial(_random, 32, (32, 256), (32, 256))),
     "nano-64": ("64 requests at once, prompts and outputs of 64–512 tokens",
-                lambda vocab: _random(0, 64, (64, 512), (64, 512), vocab)),
+                partial(_random, 64, (64, 512), (64, 512))),
     "nano-256": ("256 requests at once, prompts and outputs of 100–1024 tokens",
-                 lambda vocab: _random(0, 256, (100, 1024), (100, 1024), vocab)),
+                 partial(_random, 256, (100, 1024), (100, 1024))),
     "shared-prefix": ("32 requests at once, prompts with 512 shared tokens and 16–96 different ones, outputs of 16–64",
-                      lambda vocab: _shared_prefix(0, vocab)),
-    "chat": ("8 conversations of 4 turns; each turn sends the whole history again", lambda vocab: _chat(0, vocab)),
+                      _shared_prefix),
+    "chat": ("8 conversations of 4 turns; each turn sends the whole history again", _chat),
     "tiny-pool": ("48 requests at once, prompts of 32–128 tokens, outputs of 64–128, in a pool of 80 blocks",
-                  lambda vocab: _random(0, 48, (32, 128), (64, 128), vocab)),
-    "long-arrival": ("16 requests decode 192 tokens each; meanwhile a prompt of 2000 tokens arrives",
-                     lambda vocab: _long_arrival(0, vocab)),
+                  partial(_random, 48, (32, 128), (64, 128))),
+    "long-arrival": ("16 requests decode 192 tokens each; meanwhile a prompt of 2000 tokens arrives", _long_arrival),
     "alone": ("1 request, a prompt of 32 tokens, an output of 256: what a chat feels like",
-              lambda vocab: _random(0, 1, (32, 32), (256, 256), vocab)),
+              partial(_random, 1, (32, 32), (256, 256))),
 }
 SETTINGS: dict[str, dict[str, Any]] = {"tiny-pool": {"num_blocks": 81}}
 

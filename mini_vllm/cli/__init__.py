@@ -132,7 +132,7 @@ def make_parser() -> argparse.ArgumentParser:
     speculation = benches.add_parser(
         "speculation", help="decoding with and without drafts",
         description="Decode the same requests with and without drafts, by kind of text, drafted tokens per step and "
-        "batch size. With --draft MODEL also with mlx-lm's speculative generation, for one request.")
+        "batch size.")
     options.add_bench_speculation_options(speculation)
     speculation.set_defaults(run=_bench_speculation, parser=speculation)
 
@@ -192,7 +192,7 @@ def _bench_speculation(arguments: argparse.Namespace) -> int:
 
 
 def _bench_serve(arguments: argparse.Namespace) -> int:
-    from mini_vllm.benchmark.serving.command import run_serve_benchmark
+    from mini_vllm.benchmark.serving import run_serve_benchmark
     return run_serve_benchmark(arguments)
 
 

@@ -2,7 +2,6 @@
 
 Options with one meaning have one name in all commands:
 
-    --json              print the result as JSON, and everything else on standard error
     --output FILE       write the result to a file
     MODEL, --model NAME the model, as a positional argument or as an option
     --quick             only a smoke test

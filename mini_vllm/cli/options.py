@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TextIO
 
-from mini_vllm.benchmark.workloads import WORKLOADS, Drawing, add_arm_option, add_quick_option, add_result_options
+from mini_vllm.benchmark.workloads import WORKLOADS, add_arm_option, add_quick_option, add_result_options
 from mini_vllm.cli.arguments import add_field_options, add_model_options, option_of
 from mini_vllm.cli.sampling_options import add_sampling_options, add_structure_options
 from mini_vllm.request import SamplingParams
@@ -118,7 +118,6 @@ def add_throughput_options(parser: argparse.ArgumentParser) -> None:
                         help="what to serve; may be given several times (default: decode-16, nano-16, mixed-64, "
                         "long-arrival)")
     add_model_options(parser, "tiny-tales", MODELS)
-    parser.add_argument("--random", metavar="SHAPE", help="random weights of this shape instead of a model: qwen3-27m")
     add_arm_option(parser, "one", "ours", "mlx-lm", others=("vllm", "llama.cpp"))
     parser.add_argument("--vllm-python", type=Path, metavar="PATH", help="for --arm vllm: the Python of an environment "
                         "with vLLM; see docs/benchmarks.md")
@@ -128,14 +127,13 @@ def add_throughput_options(parser: argparse.ArgumentParser) -> None:
                         "if a round of the workload takes less than 20 s, else 1; with --draft 5)")
     _add_fast_option(parser)
     add_draft_options(parser)
-    Drawing.add_arguments(parser)
     add_result_options(parser)
     add_quick_option(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the results (.png, .svg or .pdf)")
 
 
 def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--traffic", action="append", choices=["mixed", "shared", "shared-512", "short"],
+    parser.add_argument("--traffic", action="append", choices=["mixed", "shared", "short"],
                         help="what to send; may be given several times (default: mixed and shared)")
     parser.add_argument("--part", action="append", choices=["rates", "goodput", "priority"], help="what to measure; "
                         "may be given several times (default: all)")
@@ -178,8 +176,8 @@ def add_bench_speculation_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=100, metavar="N",
                         help="tokens per request (default: %(default)s)")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds of both sides (default: 5)")
-    _add_pair_of_arms(parser)
-    Drawing.add_arguments(parser)
+    parser.add_argument("--temperature", type=float, default=0.0,
+                        help="above 0: draw tokens at random (default: greedy)")
     add_result_options(parser)
     add_quick_option(parser)
 

@@ -72,7 +72,8 @@ class Weights:
         embedding = self._matrix(body.embed_tokens)
         self._rest = dict(
             num_layers=config.num_layers, hidden=config.hidden_size, heads=config.num_heads,
-            kv_heads=config.num_kv_heads, head_dim=config.head_dim, eps=config.rms_norm_eps, scale=config.head_dim ** -0.5, embedding=embedding,
+            kv_heads=config.num_kv_heads, head_dim=config.head_dim, eps=config.rms_norm_eps,
+            scale=config.head_dim ** -0.5, embedding=embedding,
             head=self._matrix(model.lm_head) if "lm_head" in model else embedding, norm=self._floats(body.norm.weight))
         model._put_back = partial(self._put_back, model)
         mx.clear_cache()

@@ -22,8 +22,8 @@ def main() -> int:
     if arguments.name in ("weight", "path"):
         importlib.import_module(f"measure.{arguments.name}").run()
         return 0
-    from mini_vllm.benchmark.machine_noise import told_if_loud
-    from mini_vllm.benchmark.result_file import Results
+    from mini_vllm.benchmark.machine import warn_if_busy
+    from mini_vllm.benchmark.results import Results
     try:
         with Results(arguments) as results:
             printed = io.StringIO()
@@ -31,8 +31,11 @@ def main() -> int:
                 if arguments.quick:
                     print(QUICK)
                 is_timed = arguments.name in TIMED and not arguments.quick
-                with told_if_loud() if is_timed else contextlib.nullcontext():
-                    importlib.import_module(f"measure.{arguments.name}").run(arguments)
+                if is_timed:
+                    warn_if_busy()
+                importlib.import_module(f"measure.{arguments.name}").run(arguments)
+                if is_timed:
+                    print(results.noise().warning(), end="")
             results.save({"printed": printed.getvalue().splitlines()})
     except ValueError as error:  # a LoadError is a ValueError
         print(f"python tools/measure: {error}", file=sys.stderr)

@@ -12,11 +12,10 @@ from mini_vllm.backend import is_cpu, mx, nn
 from mini_vllm.benchmark.gpu import steps
 from mini_vllm.benchmark.gpu.agreement import BITS, agree, quantise
 from mini_vllm.benchmark.machine import describe_machine
-from mini_vllm.benchmark.peers import MlxLm, has_peer, load_peer, without_peer
-from mini_vllm.benchmark.result_file import Results, announce
-from mini_vllm.benchmark.results import BATCHED, BenchmarkResult, Table
+from mini_vllm.benchmark.peers import has_peer, load_peer, serve_mlx_lm, without_peer
+from mini_vllm.benchmark.results import BATCHED, BenchmarkResult, Results, Table, announce
 from mini_vllm.benchmark.throughput import serve
-from mini_vllm.benchmark.workloads import Drawing, Workload, make_workload, wants_peer
+from mini_vllm.benchmark.workloads import Workload, make_workload, wants_peer
 from mini_vllm.checks import real_number
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.gpu.select_runner import runner_class, why_not_here
@@ -29,7 +28,7 @@ QUICK_SHAPE = "qwen3-27m"
 #: Memory bandwidth of a GPU in bytes per second, by its maker's data sheet.
 BANDWIDTHS = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA A100-SXM4-80GB": 2.04e12}
 #: How nano-vllm, which defines the workload nano-256, draws its tokens.
-DRAWING = Drawing(temperature=0.6)
+TEMPERATURE = 0.6
 STEPS = Table(("requests", "{}"), ("ours, ms", "{:.2f}"), ("  mlx-lm", "{:.2f}"), (" ratio", "{:.2f}x"),
               (" floor", "{:.2f}"), ("of memory", "{:.0%}"))
 WORKLOADS = Table(("tokens/s", "{}"), ("  ours", "{:.0f}"), ("mlx-lm", "{:.0f}"), (" ratio", "{:.2f}x"),
@@ -52,7 +51,7 @@ def run_gpu_benchmark(arguments: argparse.Namespace) -> int:
         loaded = load_random(shape, dtype=mx.float32 if is_cpu() else mx.bfloat16)
         announce(arguments, f"random weights in the shape of {shape}", *describe_machine(),
                  f"kernels: {_describe_kernels(loaded)}")
-        _measure(arguments, loaded, load_peer(loaded)[0] if wants_mlx_lm else None, results, {"shape": shape})
+        _measure(arguments, loaded, load_peer(loaded) if wants_mlx_lm else None, results, {"shape": shape})
     return 0
 
 
@@ -79,7 +78,7 @@ def _measure(arguments: argparse.Namespace, loaded: LoadedModel, peer: nn.Module
         del packed, packed_peer
         gc.collect()
     if "workloads" in wanted:
-        print(f"\nWhole workloads, {DRAWING}, all requests at once.\n{WORKLOADS.title}", flush=True)
+        print(f"\nWhole workloads, temperature {TEMPERATURE:g}, all requests at once.\n{WORKLOADS.title}", flush=True)
         saved["workloads"] = []
         for name in ["nano-16"] if arguments.quick else arguments.workload or ["nano-64", "nano-256"]:
             workload = make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
@@ -136,7 +135,7 @@ def sized(workload: Workload) -> Workload:
 
 def shortened(workload: Workload) -> Workload:
     """Return as little of the workload as a smoke test needs."""
-    return replace(workload, items=[replace(item, prompt=item.prompt[:40], num_tokens=4)
+    return replace(workload, items=[item._replace(prompt=item.prompt[:40], num_tokens=4)
                                     for item in workload.items[:4]])
 
 
@@ -148,15 +147,14 @@ def measure(loaded: LoadedModel, peer: nn.Module | None, workload: Workload
     """
     for _ in range(2):
         gc.freeze()
-        ours, _ = serve(loaded, workload, BATCHED, lambda *_: None, DRAWING)
+        ours, _ = serve(loaded, workload, BATCHED, TEMPERATURE)
         mx.clear_cache()
     theirs = None
     if peer is not None:
-        mlx_lm = MlxLm(loaded, peer, DRAWING, len(workload.items))
-        warm_up = replace(workload, items=[replace(item, num_tokens=2) for item in workload.items])
+        warm_up = replace(workload, items=[item._replace(num_tokens=2) for item in workload.items])
         for each in (warm_up, workload):
             gc.freeze()
-            theirs, _ = mlx_lm.serve(each, lambda *_: None)
+            theirs, _ = serve_mlx_lm(peer, each, TEMPERATURE, batch_size=len(workload.items))
             mx.clear_cache()
     return ours, theirs
 

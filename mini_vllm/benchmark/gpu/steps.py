@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mini_vllm.attention import PagedKVCache
 from mini_vllm.backend import mx, nn
-from mini_vllm.benchmark.peers import make_generator, token_bytes
-from mini_vllm.benchmark.workloads import GREEDY
+from mini_vllm.benchmark.peers import make_generator
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
@@ -86,7 +86,7 @@ def begin_peer(model: nn.Module, all_prompts: list[list[int]], num_steps: int) -
     Its first requests decode while the last prompts are computed, so more tokens are allowed for that.
     """
     num_requests = len(all_prompts)
-    generator = make_generator(model, GREEDY, num_requests)
+    generator = make_generator(model, batch_size=num_requests)
     generator.insert(all_prompts, [4 * num_steps + len(all_prompts[0])] * num_requests)
     started: set[int] = set()
     while len(started) < num_requests:
@@ -124,4 +124,7 @@ def time_in_turns(steppers: Sequence[Stepper], num_steps: int) -> list[float]:
 
 def bytes_per_step(loaded: LoadedModel, num_requests: int, context: int = CONTEXT) -> int:
     """Return the bytes that a step must read at least: every weight once, and the keys and values of every request."""
-    return loaded.num_bytes + token_bytes(loaded) * context * num_requests
+    config = loaded.config
+    token_bytes = PagedKVCache.block_bytes(config.num_layers, config.num_kv_heads, 1, config.head_dim,
+                                           loaded.model.model.norm.weight.dtype)
+    return loaded.num_bytes + token_bytes * context * num_requests

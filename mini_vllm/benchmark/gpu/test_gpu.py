@@ -5,6 +5,7 @@ from argparse import Namespace
 
 import numpy as np
 import pytest
+from mlx.utils import tree_flatten
 
 from mini_vllm.backend import mx, nn
 from mini_vllm.benchmark.gpu import agreement, command, steps
@@ -15,6 +16,7 @@ from mini_vllm.cli import main
 from mini_vllm.fast import tuning
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
 from mini_vllm.models.loader import load
+from mini_vllm.models.random_model import load_random
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +27,7 @@ def loaded(shallow):
 @pytest.fixture(scope="module")
 def peer(loaded):
     """Load the same weights in mlx-lm."""
-    return load_peer(loaded)[0]
+    return load_peer(loaded)
 
 
 class Peer(nn.Module):
@@ -178,7 +180,7 @@ def test_what_is_known_is_saved_when_a_run_is_ended(tmp_path, monkeypatch):
 
     monkeypatch.setattr(command, "measure", ended)
     with pytest.raises(KeyboardInterrupt):
-        command.run_gpu_benchmark(Namespace(quick=True, arm=None, json=False, output=path, bandwidth=None,
+        command.run_gpu_benchmark(Namespace(quick=True, arm=None, output=path, bandwidth=None,
                                             workload=None, only=None, typed="mini-vllm bench gpu --quick"))
     saved = json.loads(path.read_text())
     assert len(saved["steps"]) == 4 and "workloads" not in saved
@@ -199,3 +201,12 @@ def test_a_part_can_be_measured_by_itself(tmp_path):
     assert main(["bench", "gpu", "--quick", "--no-peer", "--only", "workloads", "--output", path]) == 0
     saved = json.loads((tmp_path / "gpu.json").read_text())
     assert len(saved["workloads"]) == 1 and not {"steps", "quantised", "agreement"} & set(saved)
+
+
+def test_a_random_model_is_the_same_every_time():
+    first, second = (load_random("qwen3-27m") for _ in range(2))
+    arrays = [mx.array_equal(one, two) for (_, one), (_, two) in zip(
+        tree_flatten(first.model.parameters()), tree_flatten(second.model.parameters()))]
+    assert all(arrays) and first.name == "qwen3-27m"
+    with pytest.raises(ValueError, match="no random model 'gpt', only qwen3-27m"):
+        load_random("gpt")

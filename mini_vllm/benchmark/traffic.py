@@ -1,13 +1,15 @@
-"""A client for many answers at once, as cheap as possible: it shares the machine with the server that it measures.
+"""The requests of ``mini-vllm bench serve``, which arrive as in a Poisson process, and the client that sends them.
 
-It speaks HTTP/1.1 over plain sockets. While answers arrive it only records the time of each piece; the content is
-parsed afterwards.
+Requests and times follow from a seed. The client is as cheap as possible, because it shares the machine with the server
+that it measures: it speaks HTTP/1.1 over plain sockets, and while answers arrive it only records the time of each
+piece. The content is parsed afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 import time
 from bisect import bisect_left
@@ -17,8 +19,10 @@ from itertools import accumulate
 from typing import Any
 
 from mini_vllm.benchmark.results import percentiles
-from mini_vllm.benchmark.serving.traffic import Call
+from mini_vllm.models.tokenizer import Tokenizer
 
+#: Prompts are composed of this many words, each a single token.
+MAX_WORDS = 1000
 #: A good answer: its first token within the first time, and then on average a token within the second.
 MAX_FIRST_TOKEN_S, MAX_TOKEN_S = 1.0, 0.150
 #: The fraction of the answers that must be good.
@@ -30,13 +34,82 @@ EVENT = re.compile(rb"data: (\{[^\n]*\})\r?\n\r?\n")
 
 
 @dataclass(frozen=True)
+class Call:
+    """One request to a server."""
+
+    #: Seconds after the start. It is sent then, whatever happens to the others.
+    at_s: float
+    prompt: str
+    num_prompt_tokens: int
+    max_tokens: int
+    #: Only our server knows this field.
+    priority: str = "normal"
+
+
+class Words:
+    """Words that are one token each, even next to each other, so that the length of a prompt is known."""
+
+    def __init__(self, words: Sequence[str], seed: str) -> None:
+        self.words, self.rng = words, random.Random(seed)
+
+    def text(self, num_tokens: int) -> str:
+        return "".join(self.rng.choices(self.words, k=num_tokens))
+
+
+def single_token_words(tokenizer: Tokenizer) -> list[str]:
+    """Return words of letters with a leading space that stay one token next to others."""
+    found: list[str] = []
+    for token_id in range(tokenizer.vocab_size):
+        text = tokenizer.decode([token_id])
+        if text.startswith(" ") and text[1:].isascii() and text[1:].isalpha() and tokenizer.encode(text) == [token_id]:
+            found.append(text)
+        if len(found) == MAX_WORDS:
+            break
+    return found
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Requests of one kind, with lengths between two inclusive bounds."""
+
+    name: str
+    about: str
+    prompt_tokens: tuple[int, int]
+    output_tokens: tuple[int, int]
+    #: The length of a prefix before every prompt. It is the same in every run, so a server can reuse it from the second
+    #: request on.
+    num_shared: int = 0
+
+    def calls(self, words: Words, num_calls: int, rate: float, priority: str = "normal") -> list[Call]:
+        """Return ``num_calls`` requests, at ``rate`` per second on average.
+
+        At another rate the requests and their order are the same, only closer together or further apart.
+        """
+        at_s, calls, rng = 0.0, [], words.rng
+        prefix = "".join(random.Random("the prefix").choices(words.words, k=self.num_shared))
+        for _ in range(num_calls):
+            at_s += rng.expovariate(1.0)
+            num_own = rng.randint(*self.prompt_tokens)
+            calls.append(Call(at_s / rate, prefix + words.text(num_own), self.num_shared + num_own,
+                              rng.randint(*self.output_tokens), priority))
+        return calls
+
+
+TRAFFICS = {traffic.name: traffic for traffic in (
+    Traffic("mixed", "prompts of 32–512 tokens, outputs of 16–128", (32, 512), (16, 128)),
+    Traffic("shared", "prompts with 1024 shared tokens and 16–96 different ones, outputs of 16–64", (16, 96), (16, 64),
+            num_shared=1024),
+    Traffic("short", "prompts of 8–24 tokens, outputs of 4–8: only a smoke test", (8, 24), (4, 8)),
+)}
+
+
+@dataclass(frozen=True)
 class Answer:
     """One answer; times in seconds."""
 
     priority: str
-    #: When the call was due, by the clock of the client, and how much later it was sent.
+    #: When the call was due, by the clock of the client.
     due_s: float
-    late_s: float
     #: What was wrong; empty if the answer is complete.
     failure: str
     text: str = ""
@@ -55,15 +128,11 @@ class Answer:
         return (self.text_times_s[-1] - self.text_times_s[0]) / max(self.num_tokens - 1, 1)
 
     @property
-    def total_s(self) -> float:
-        return self.text_times_s[-1] - self.due_s
-
-    @property
     def is_good(self) -> bool:
         return not self.failure and self.first_token_s <= MAX_FIRST_TOKEN_S and self.token_s <= MAX_TOKEN_S
 
 
-def read_answer(call: Call, due_s: float, sent_s: float, pieces: Sequence[tuple[float, bytes]]) -> Answer:
+def read_answer(call: Call, due_s: float, pieces: Sequence[tuple[float, bytes]]) -> Answer:
     """Parse the pieces of an answer, each with its time. If it is incomplete or no stream, the failure says why."""
     raw = b"".join(data for _, data in pieces)
     ends = list(accumulate(len(data) for _, data in pieces))
@@ -77,21 +146,18 @@ def read_answer(call: Call, due_s: float, sent_s: float, pieces: Sequence[tuple[
             texts.append(text)
             times.append(pieces[bisect_left(ends, match.end())][0])
     status = raw[:raw.find(b"\r\n")].decode("latin-1") if raw else "no answer"
-    failure = ""
-    if " 200 " not in f"{status} ":
-        failure = status
-    elif not times or b"data: [DONE]" not in raw[-64:]:
-        failure = "cut off"
+    is_whole = bool(times) and b"data: [DONE]" in raw[-64:]
+    failure = status if " 200 " not in f"{status} " else "" if is_whole else "cut off"
     details = usage.get("prompt_tokens_details") or {}
-    return Answer(call.priority, due_s, sent_s - due_s, failure, "".join(texts), usage.get("completion_tokens", 0),
+    return Answer(call.priority, due_s, failure, "".join(texts), usage.get("completion_tokens", 0),
                   details.get("cached_tokens", 0) or 0, tuple(times))
 
 
 class Client:
-    """Sends calls to one server; ``model`` is its name there."""
+    """Sends calls to the server ``name``. ``model`` is the name of the model there."""
 
-    def __init__(self, port: int, model: str) -> None:
-        self.port, self.model = port, model
+    def __init__(self, name: str, port: int, model: str) -> None:
+        self.name, self.port, self.model = name, port, model
 
     async def send_all(self, calls: Sequence[Call], must_be_good: bool = False) -> list[Answer]:
         """Send each call when it is due, whether or not the others are answered, and wait for all answers.
@@ -103,15 +169,15 @@ class Client:
         return [read_answer(*each) for each in found]
 
     async def _send(self, call: Call, due_s: float, must_be_good: bool
-                    ) -> tuple[Call, float, float, list[tuple[float, bytes]]]:
+                    ) -> tuple[Call, float, list[tuple[float, bytes]]]:
         await asyncio.sleep(max(due_s - time.perf_counter(), 0.0))
         limit_s = MAX_FIRST_TOKEN_S + MAX_TOKEN_S * call.max_tokens if must_be_good else MAX_ANSWER_S
-        sent_s, pieces = time.perf_counter(), list[tuple[float, bytes]]()
+        pieces = list[tuple[float, bytes]]()
         try:
             await asyncio.wait_for(self._exchange(call, pieces), limit_s)
         except (OSError, asyncio.TimeoutError):
             pass  # the answer is incomplete; that is noticed when it is parsed
-        return call, due_s, sent_s, pieces
+        return call, due_s, pieces
 
     async def _exchange(self, call: Call, pieces: list[tuple[float, bytes]]) -> None:
         body = json.dumps({
@@ -152,18 +218,12 @@ class Load:
     def tokens_per_s(self) -> float:
         return sum(answer.num_tokens for answer in self.whole) / self.seconds
 
-    @property
-    def num_cached_tokens(self) -> int:
-        return sum(answer.num_cached_tokens for answer in self.whole)
-
-    def percentiles(self, name: str) -> dict[int, float]:
-        """Return percentiles of a property of the complete answers. There must be one."""
-        return percentiles([getattr(answer, name) for answer in self.whole])
-
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers. Percentiles are those of the complete answers; without one they are empty."""
         failures = [answer.failure for answer in self.answers if answer.failure]
-        times = ("first_token_s", "token_s", "total_s") if self.whole else ()
+        times = {name: percentiles([getattr(answer, name) for answer in self.whole]) if self.whole else {}
+                 for name in ("first_token_s", "token_s")}
         return {"rate": self.rate, "num_calls": len(self.answers), "good_share": self.good_share,
-                "tokens_per_s": self.tokens_per_s, **{name: self.percentiles(name) for name in times},
+                "tokens_per_s": self.tokens_per_s, **times,
                 "failures": {failure: failures.count(failure) for failure in sorted(set(failures))},
-                "cached_tokens": self.num_cached_tokens, "max_late_s": max(each.late_s for each in self.answers)}
+                "cached_tokens": sum(answer.num_cached_tokens for answer in self.whole)}

@@ -9,27 +9,41 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import shutil
+import socket
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from mini_vllm.benchmark.machine import describe_machine
-from mini_vllm.benchmark.machine_noise import NoiseWatch, read_clocks
+from mini_vllm.benchmark.machine import NoiseWatch, describe_machine
 from mini_vllm.benchmark.peers import has_peer, without_peer
-from mini_vllm.benchmark.result_file import Results, announce
-from mini_vllm.benchmark.results import BATCHED, PEER, Table, percentiles
-from mini_vllm.benchmark.serving.client import GOOD_SHARE, MAX_FIRST_TOKEN_S, MAX_TOKEN_S, Answer, Load
-from mini_vllm.benchmark.serving.servers import PEER_OPTIONS, Server, our_server, peer_server
-from mini_vllm.benchmark.serving.traffic import TRAFFICS, Call, Traffic, Words, single_token_words
+from mini_vllm.benchmark.results import BATCHED, PEER, Results, Table, announce, percentiles
 from mini_vllm.benchmark.throughput import check_draft
+from mini_vllm.benchmark.traffic import (
+    GOOD_SHARE,
+    MAX_FIRST_TOKEN_S,
+    MAX_TOKEN_S,
+    TRAFFICS,
+    Answer,
+    Call,
+    Client,
+    Load,
+    Traffic,
+    Words,
+    single_token_words,
+)
 from mini_vllm.benchmark.workloads import wants_peer
 from mini_vllm.checks import check_installed
 from mini_vllm.engine_config import EngineConfig
+from mini_vllm.models.export import export_folder
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.speculation import draft_settings
 
@@ -50,58 +64,17 @@ GOODPUT = (f"Goodput: the highest rate at which {GOOD_SHARE:.0%} of the answers 
 LOADS = Table((f"{'':<9}", "{}"), ("first, s: p50", "{:.2f}"), ("  p90", "{:.2f}"), ("  p99", "{:.2f}"),
               ("next, ms: p50", "{:.0f}"), (" p90", "{:.0f}"), ("good", "{:.0%}"), ("tokens/s", "{:.1f}"),
               ("cached", "{}"), ("failed", "{}"))
-
-
-def run_serve_benchmark(arguments: argparse.Namespace) -> int:
-    """Run the command. Invalid options are reported before a server is started."""
-    check_installed("serve", "the server")
-    for rate in arguments.rate or ():
-        if not 0 < rate <= 10_000:
-            raise ValueError(f"--rate is {rate:g}, must be above 0 and at most 10000 requests per second")
-    if arguments.requests is not None and arguments.requests < 1:
-        raise ValueError(f"--requests is {arguments.requests}, must be at least 1")
-    wants_peer(arguments)
-    draft = draft_settings(arguments)
-    EngineConfig(**draft)
-    rates = arguments.rate or (QUICK_RATES if arguments.quick else DEFAULT_RATES)
-    parts = arguments.part or (["rates", "priority"] if arguments.quick else ["rates", "goodput", "priority"])
-    traffics = [TRAFFICS[name] for name in arguments.traffic or (["short"] if arguments.quick else ["mixed", "shared"])]
-    with Results(arguments) as results, ExitStack() as running:
-        loaded = load(arguments.model)
-        announce(arguments, f"{loaded.name}; greedy", *describe_machine())
-        servers = _start(arguments, loaded, running)
-        bench = Bench(servers, single_token_words(loaded.tokenizer),
-                      arguments.requests or (QUICK_CALLS if arguments.quick else None))
-        saved: dict[str, object] = {"model": loaded.name, **draft}
-        for traffic in traffics if {"rates", "goodput"} & set(parts) else ():
-            print(f"\n{traffic.name}: {traffic.about}", flush=True)
-            bench.warm_up(traffic)
-            found: dict[str, object] = {}
-            if "rates" in parts:
-                found["rates"] = [bench.at_rate(traffic, rate) for rate in rates]
-            if "goodput" in parts:
-                found["goodput"] = bench.goodput(traffic, rates[0])
-            saved[traffic.name] = found
-        if "priority" in parts:
-            saved["priority"] = bench.overload(QUICK_SIZES if arguments.quick else Sizes())
-        results.save(saved)
-    return 0
-
-
-def _start(arguments: argparse.Namespace, loaded: LoadedModel, running: ExitStack) -> list[Server]:
-    """Start our server, with drafts if they are wanted, and mlx-lm's if it is wanted and installed."""
-    draft = draft_settings(arguments)
-    options = [word for name, value in draft.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    if draft:
-        check_draft(loaded, draft)
-        print(f"{BATCHED}: {' '.join(options)}", flush=True)
-    servers = [running.enter_context(our_server(str(arguments.model), options))]
-    if wants_peer(arguments) and not has_peer():
-        print(without_peer(), file=sys.stderr)
-    elif wants_peer(arguments):
-        servers.append(running.enter_context(peer_server(loaded)))
-        print(f"{PEER}: {' '.join(PEER_OPTIONS)}", flush=True)
-    return servers
+#: A server must answer within this time after its start.
+START_S = 120.0
+#: mlx-lm's server, in a process with the same BLAS as ours: the backend loads it before mlx-lm imports MLX.
+PEER_SERVER = "import mini_vllm.backend; from mlx_lm.server import main; main()"
+#: Its options. By default it decodes 32 requests at once, where ours has 64 seats, and keeps 10 caches, so that a
+#: prefix may be lost. It reads 8 prompts together, its default: with 1, mixed traffic was better in one run and shared
+#: traffic no better. Logging a line for each prompt would cost it time.
+PEER_OPTIONS = ("--decode-concurrency", "64", "--prompt-concurrency", "8", "--prompt-cache-size", "64",
+                "--log-level", "ERROR")
+#: No token has this id, so no text ends before its length.
+NO_TOKEN = 1_000_000
 
 
 class Sizes(NamedTuple):
@@ -123,27 +96,70 @@ class Sizes(NamedTuple):
 
 
 QUICK_SIZES = Sizes(3, 10.0, 0.2, 0.1, "short", 6, 50.0, 6, 24)
-HIGH = Traffic("high", "prompts of 32–128 tokens, outputs of 16",
-               lambda words: (words.text(n := words.rng.randint(32, 128)), n, 16))
+HIGH = Traffic("high", "prompts of 32–128 tokens, outputs of 16", (32, 128), (16, 16))
+
+
+def run_serve_benchmark(arguments: argparse.Namespace) -> int:
+    """Run the command. Invalid options are reported before a server is started."""
+    check_installed("serve", "the server")
+    for rate in arguments.rate or ():
+        if not 0 < rate <= 10_000:
+            raise ValueError(f"--rate is {rate:g}, must be above 0 and at most 10000 requests per second")
+    if arguments.requests is not None and arguments.requests < 1:
+        raise ValueError(f"--requests is {arguments.requests}, must be at least 1")
+    compares, draft = wants_peer(arguments), draft_settings(arguments)
+    EngineConfig(**draft)
+    rates = arguments.rate or (QUICK_RATES if arguments.quick else DEFAULT_RATES)
+    parts = arguments.part or (["rates", "priority"] if arguments.quick else ["rates", "goodput", "priority"])
+    traffics = [TRAFFICS[name] for name in arguments.traffic or (["short"] if arguments.quick else ["mixed", "shared"])]
+    with Results(arguments) as results, ExitStack() as running:
+        loaded = load(arguments.model)
+        announce(arguments, f"{loaded.name}; greedy", *describe_machine())
+        options = [word for name, value in draft.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+        if draft:
+            check_draft(loaded, draft)
+            print(f"{BATCHED}: {' '.join(options)}", flush=True)
+        servers = [running.enter_context(our_server(str(arguments.model), options))]
+        if compares and has_peer():
+            servers.append(running.enter_context(peer_server(loaded)))
+            print(f"{PEER}: {' '.join(PEER_OPTIONS)}", flush=True)
+        elif compares:
+            print(without_peer(), file=sys.stderr)
+        bench = Bench(servers, single_token_words(loaded.tokenizer),
+                      arguments.requests or (QUICK_CALLS if arguments.quick else None))
+        saved: dict[str, object] = {"model": loaded.name, **draft}
+        for traffic in traffics if {"rates", "goodput"} & set(parts) else ():
+            print(f"\n{traffic.name}: {traffic.about}", flush=True)
+            bench.warm_up(traffic)
+            found: dict[str, object] = {}
+            if "rates" in parts:
+                found["rates"] = [bench.at_rate(traffic, rate) for rate in rates]
+            if "goodput" in parts:
+                found["goodput"] = bench.goodput(traffic, rates[0])
+            saved[traffic.name] = found
+        if "priority" in parts:
+            saved["priority"] = bench.overload(QUICK_SIZES if arguments.quick else Sizes())
+        results.save(saved)
+    return 0
 
 
 class Bench:
     """The servers that take turns; the first is ours. Each measurement prints its results and returns them."""
 
-    def __init__(self, servers: Sequence[Server], words: Sequence[str], num_calls: int | None = None) -> None:
+    def __init__(self, servers: Sequence[Client], words: Sequence[str], num_calls: int | None = None) -> None:
         """Create the bench. ``num_calls`` is the number of requests per run; None: as many as arrive in RUN_S."""
         self.servers, self._words, self._num_calls = servers, words, num_calls
 
-    def run(self, server: Server, calls: Sequence[Call], rate: float, must_be_good: bool = False) -> Load:
+    def run(self, server: Client, calls: Sequence[Call], rate: float, must_be_good: bool = False) -> Load:
         """Send ``calls`` to a server, and wait until it is idle again. Raise ValueError if it does not become idle."""
         start_s = time.perf_counter()
-        answers = asyncio.run(server.client.send_all(calls, must_be_good))
-        load = Load(rate, answers, time.perf_counter() - start_s)
+        answers = asyncio.run(server.send_all(calls, must_be_good))
+        found = Load(rate, answers, time.perf_counter() - start_s)
         end_s = time.perf_counter() + MAX_SETTLE_S
         while time.perf_counter() < end_s:
-            (answer,) = asyncio.run(server.client.send_all([Call(0.0, " a", 1, 1)]))
-            if not answer.failure and answer.total_s < IDLE_S:
-                return load
+            (answer,) = asyncio.run(server.send_all([Call(0.0, " a", 1, 1)]))
+            if not answer.failure and answer.first_token_s < IDLE_S:
+                return found
             time.sleep(IDLE_S)
         raise ValueError(f"the server of {server.name} does not become idle: {answer.failure or 'it is still busy'}")
 
@@ -172,7 +188,7 @@ class Bench:
     def goodput(self, traffic: Traffic, first_rate: float) -> dict[str, object]:
         """Search for the goodput of each server. The searches take turns, so that a slow minute affects both."""
         print(f"\n{GOODPUT}", flush=True)
-        watch = NoiseWatch(partial(read_clocks, [server.process_id for server in self.servers]))
+        watch = NoiseWatch()
         searches = {server.name: search_rates(first_rate) for server in self.servers}
         rates = {name: next(search) for name, search in searches.items()}
         found = {name: {"requests_per_s": 0.0, "tokens_per_s": 0.0} for name in searches}
@@ -182,13 +198,13 @@ class Bench:
                 num_runs += 1
                 for server in [server for server in self.servers if server.name in rates]:
                     name, rate = server.name, rates[server.name]
-                    load = self.run(server, self._calls(traffic, rate, str(num_runs)), rate, must_be_good=True)
-                    print(f"  {name:<10} {rate:>6.2f} per second: {load.good_share:>4.0%} good"
-                          + ", which is too few" * (not load.is_good), flush=True)
-                    if load.is_good:  # the highest good rate so far: the search then tries only higher rates
-                        found[name] = {"requests_per_s": rate, "tokens_per_s": load.tokens_per_s}
+                    run = self.run(server, self._calls(traffic, rate, str(num_runs)), rate, must_be_good=True)
+                    print(f"  {name:<10} {rate:>6.2f} per second: {run.good_share:>4.0%} good"
+                          + ", which is too few" * (not run.is_good), flush=True)
+                    if run.is_good:  # the highest rate so far: the search then tries only higher rates
+                        found[name] = {"requests_per_s": rate, "tokens_per_s": run.tokens_per_s}
                     try:
-                        rates[name] = searches[name].send(load.is_good)
+                        rates[name] = searches[name].send(run.is_good)
                     except StopIteration:
                         del rates[name]
         noise = watch.noise()
@@ -210,26 +226,22 @@ class Bench:
         print("\nHigh priority under overload.", flush=True)
         traffic, fills_batch = TRAFFICS[sizes.traffic], sizes.num_long >= EngineConfig.max_num_seqs
         words = Words(self._words, "long")
-        mixed = [replace(call, priority="low")
-                 for call in traffic.calls(Words(self._words, "low"), sizes.num_low, sizes.low_rate)]
+        mixed = traffic.calls(Words(self._words, "low"), sizes.num_low, sizes.low_rate, "low")
         long = [Call(0.0, words.text(24), 24, sizes.long_tokens, "low") for _ in range(sizes.num_long)]
         found = []
         for low, about in ((mixed, f"at {sizes.low_rate:g} per second, {traffic.about}"),
                            (long, f"at once, outputs of {sizes.long_tokens}"
                             + ": they fill the running batch" * fills_batch)):
-            alone = [replace(call, at_s=index * sizes.alone_s)
-                     for index, call in enumerate(self._high_calls(sizes, f"unloaded {about}"))]
+            alone, high = (HIGH.calls(Words(self._words, seed), sizes.num_high, sizes.high_rate, "high")
+                           for seed in (f"unloaded {about}", about))
+            alone = [replace(call, at_s=index * sizes.alone_s) for index, call in enumerate(alone)]
+            high = [replace(call, at_s=call.at_s + sizes.high_after_s) for call in high]
             unloaded = self.run(self.servers[0], alone, 1 / sizes.alone_s)
-            high = [replace(call, at_s=call.at_s + sizes.high_after_s) for call in self._high_calls(sizes, about)]
             loaded = self.run(self.servers[0], sorted([*low, *high], key=lambda call: call.at_s), 0.0)
             found.append(summarise(f"{len(low)} low-priority requests {about}",
                                    [answer.first_token_s for answer in unloaded.whole], loaded.answers))
             print(f"\n{format_overload(found[-1])}", flush=True)
         return found
-
-    def _high_calls(self, sizes: Sizes, seed: str) -> list[Call]:
-        calls = HIGH.calls(Words(self._words, seed), sizes.num_high, sizes.high_rate)
-        return [replace(call, priority="high") for call in calls]
 
 
 def search_rates(first_rate: float) -> Generator[float, bool, None]:
@@ -257,11 +269,13 @@ def search_rates(first_rate: float) -> Generator[float, bool, None]:
 def format_loads(loads: Mapping[str, Load]) -> str:
     """Format the servers at one rate, one line each: times, and throughput."""
     lines = [LOADS.title]
-    for name, found in loads.items():
-        first, token = (found.percentiles(each) if found.whole else {} for each in ("first_token_s", "token_s"))
+    for name, of_server in loads.items():
+        found = of_server.to_dict()
+        first, token = found["first_token_s"], found["token_s"]
         token_ms = [1000 * token[p] if token else None for p in (50, 90)]
-        lines.append(LOADS.row(name, first.get(50), first.get(90), first.get(99), *token_ms, found.good_share,
-                               found.tokens_per_s, found.num_cached_tokens, len(found.answers) - len(found.whole)))
+        lines.append(LOADS.row(name, first.get(50), first.get(90), first.get(99), *token_ms, of_server.good_share,
+                               of_server.tokens_per_s, found["cached_tokens"],
+                               len(of_server.answers) - len(of_server.whole)))
     return "\n".join(lines)
 
 
@@ -303,3 +317,67 @@ def format_overload(found: Mapping[str, Any]) -> str:
         f"target:         {ms(found['bound_s'])}, unloaded time plus two steps: {told}",
         f"low:            {found['num_low_finished']} of {found['num_low']} finished",
         *[f"failures: {', '.join(found['failures'])}"] * bool(found["failures"])])
+
+
+# ---- the measured servers: each a process of its own, on a loopback port
+
+
+def our_server(model: str, options: Sequence[str] = ()) -> AbstractContextManager[Client]:
+    """Run ``mini-vllm serve``."""
+    return _running(BATCHED, ["-m", "mini_vllm", "serve", "--model", model, *options], model)
+
+
+@contextmanager
+def peer_server(loaded: LoadedModel) -> Iterator[Client]:
+    """Run mlx-lm's server, with the weights as our engine has them: in float32 on a CPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_peer_folder(loaded, Path(folder))
+        with _running(PEER, ["-c", PEER_SERVER, "--model", folder, *PEER_OPTIONS], "default_model") as server:
+            yield server
+
+
+def write_peer_folder(loaded: LoadedModel, folder: Path) -> None:
+    """Write weights, config and tokenizer, without an end of text, because mlx-lm does not know ``ignore_eos``.
+
+    Raise ValueError if the tokenizer is not in files that mlx-lm reads, as in a .gguf.
+    """
+    source = Path(loaded.path)
+    if not (source / "tokenizer.json").is_file():
+        raise ValueError(f"{loaded.name} has no tokenizer.json, which mlx-lm's server needs: use --arm ours")
+    export_folder(loaded, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": NO_TOKEN}))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / name, folder / name)
+
+
+@contextmanager
+def _running(name: str, command: Sequence[str], model: str) -> Iterator[Client]:
+    """Start a process, wait until it answers, and end it afterwards.
+
+    Raise ValueError, with its last line of output, if it does not start.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen([sys.executable, *command, "--port", str(port)], stdout=log, stderr=log)
+        try:
+            end_s = time.monotonic() + START_S
+            while not _answers(port):
+                if process.poll() is not None or time.monotonic() > end_s:
+                    log.seek(0)
+                    said = [f": {line}" for line in log.read().strip().splitlines()[-1:]]
+                    raise ValueError(f"the server of {name} does not start{''.join(said)}")
+                time.sleep(0.1)
+            yield Client(name, port, model)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        return True
+    return False
