@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import posixpath
 import re
 import shutil
 from pathlib import Path
@@ -104,9 +103,8 @@ def _notebook(notebook: dict[str, Any], file: str, page: Page, links: LinkTurner
 
 
 def _toctree(page: Page, pages: tuple[Page, ...], caption: str = "") -> str:
-    names = [posixpath.relpath(each.name, posixpath.dirname(page.name) or ".") for each in pages]
     options = [":hidden:", *([f":caption: {caption}"] if caption else [])]
-    return "\n".join(["", "```{toctree}", *options, "", *names, "```", ""])
+    return "\n".join(["", "```{toctree}", *options, "", *(page.path_to(each.name) for each in pages), "```", ""])
 
 
 # ---- the API
