@@ -18,7 +18,8 @@ def test_the_notes_are_a_section_of_the_changelog_and_all_files_name_the_version
     for each, text in FILES.items():
         (tmp_path / each).write_text(text)
     assert notes_of("v1.2.0", tmp_path) == "- New.\n"
-    (tmp_path / name).write_text(FILES[name].replace("1.2.0", "1.3.0"))
+    (tmp_path / name).write_text(re.sub(r'(^version: |^__version__ = "|^## \[)1\.2\.0', r"\g<1>1.3.0", FILES[name],
+                                        flags=re.M))
     for tag in ("v1.2.0", "v1.3.0"):
         with pytest.raises(ValueError, match=re.escape(f"does not name the version of the tag {tag}")):
             notes_of(tag, tmp_path)

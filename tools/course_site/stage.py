@@ -25,24 +25,17 @@ class StageError(Exception):
 
 
 def stage(site: Site, folder: Path) -> None:
-    """Write all pages into ``folder``, with the pictures that they show.
-
-    Unchanged files are not touched, so that Sphinx reads only the others, and files that are no longer a page are
-    deleted. Raise StageError, and write nothing, if a link is broken.
-    """
+    """Replace ``folder`` by all pages and the pictures that they show. Raise StageError first if a link is broken."""
     links = LinkTurner(site)
     texts = {f"{page.name}{'.ipynb' if ''.join(page.files).endswith('.ipynb') else '.md'}": text_of(site, page, links)
              for page in site.pages()}
     if links.problems:
         raise StageError("\n".join(links.problems))
-    wanted = {folder / name for name in (*texts, *links.pictures)}
-    for old in [path for path in folder.rglob("*") if path.is_file() and path not in wanted]:
-        old.unlink()
-    for path in wanted:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in (*texts, *links.pictures):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        if not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != text:
-            (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
     for name in links.pictures:
         shutil.copy2(site.root / name, folder / name)
 
