@@ -230,7 +230,7 @@ $(LAB): $(INSTALLED)
 	@$(PIP) -e ".[notebooks]"
 	@touch $@
 
-# Build the whole course as a site from the files as they are, and follow every link in it.
+# Build the whole course as a site from the files as they are. A broken link is an error.
 site: $(SITE_INSTALLED)
 	PYTHONPATH=tools $(RUN) -m course_site
 

@@ -1,15 +1,11 @@
-"""The picture on the front page: six requests in a pool too small for all of them, as the engine served them.
+"""Draws docs/hero.svg, the picture on the front page: six requests in a pool too small for all of them.
 
-    python tools/hero.py [FILE]        # default: docs/hero.svg
-
-It is the picture that the tour opens with, enlarged. It is made by the engine and ``mini-vllm trace``'s drawing, with
-the model that ships, and is the same every time: no text ends before its last token, draws have seeds, and the trace
-has no clock.
+It is the picture that the tour opens with, enlarged. It is the same every time: no text ends before its last token,
+draws have seeds, and the trace has no clock.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from course.exercises.opening import opening
@@ -24,13 +20,5 @@ def draw() -> Picture:
     return opening("00").shown_at(SHOWN_WIDTH)
 
 
-def main(arguments: list[str]) -> int:
-    path = Path(arguments[0]) if arguments else HERO
-    picture = draw()
-    picture.save(path)
-    print(f"{path}: {picture.label}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    draw().save(HERO)

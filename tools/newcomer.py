@@ -21,32 +21,24 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Variables that pip needs to reach the package index.
 KEPT = ("PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-#: Where pip looks for the user's settings, below the home folder.
-PIP_SETTINGS = (".config/pip/pip.conf", ".pip/pip.conf", "Library/Application Support/pip/pip.conf")
 
 
 def bare_environment(home: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return ``environment`` without the variables that a newcomer would not have, and with ``home`` as home folder."""
     bare = {name: value for name, value in environment.items()
             if name in KEPT or name.startswith("PIP_") or name.lower() in PROXIES}
-    bare["HOME"] = str(home)
-    own = Path(environment.get("HOME", "/nowhere"))
-    settings = [own / name for name in PIP_SETTINGS if (own / name).is_file()]
-    if settings and "PIP_CONFIG_FILE" not in bare:
-        bare["PIP_CONFIG_FILE"] = str(settings[0])
-    return bare
+    for name in (".config/pip/pip.conf", ".pip/pip.conf", "Library/Application Support/pip/pip.conf"):
+        if (settings := Path(environment.get("HOME", "/nowhere"), name)).is_file():
+            bare.setdefault("PIP_CONFIG_FILE", str(settings))
+    return {**bare, "HOME": str(home)}
 
 
-def main(arguments: list[str]) -> int:
-    if len(arguments) < 2:
-        print(__doc__)
-        return 2
-    folder, command = Path(arguments[0]).resolve(), arguments[1:]
-    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+def main(folder: str, *command: str) -> int:
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), folder], check=True)
     start_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="newcomer-") as home:
-        environment = bare_environment(Path(home))
-        status = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL).returncode
+        status = subprocess.run(command, cwd=folder, env=bare_environment(Path(home)), stdin=subprocess.DEVNULL
+                                ).returncode
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{' '.join(command)}: exit status {status} after {time.monotonic() - start_s:.0f} s, "
           f"{used.ru_utime + used.ru_stime:.0f} s of CPU time (installation included)", flush=True)
@@ -54,4 +46,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

@@ -20,20 +20,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from newcomer import bare_environment
 
 from mini_vllm.models.catalogue import cached_model
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[1]
 #: The pages, read one after another in one shell.
 PAGES = ("README.md", "docs/using.md", "docs/benchmarks.md")
 #: The programs that a command line starts with.
 PROGRAMS = ("git", "cd", "make", "source", "pip", "course", "mini-vllm", "python", "pytest")
-#: Command → options added to it, so that it does the same kind of work in seconds.
+#: Command → options added to it, so that it does the same kind of work in seconds. (`make test` is only looked up.)
 SHORTENED = {
     "mini-vllm generate --beams": "--max-tokens 12",
     "mini-vllm bench throughput": "--quick --arm ours --arm mlx-lm",
@@ -43,6 +45,7 @@ SHORTENED = {
     "mini-vllm serve": "--port 0",
     "mini-vllm demo live": "--no-open",
     "course serve": "--port 0",
+    "make test": "--dry-run",
     "python tools/fuzz": "--seconds 1",
     "python tools/measure": "--quick",
     "course check": "1.2",
@@ -57,9 +60,7 @@ EDITOR_IS_READY = "\x1b[?2004h"
 SCRIPTS: dict[str, list[tuple[str, str]]] = {
     "mini-vllm chat": [(EDITOR_IS_READY, "What is the capital of France?\r"), (EDITOR_IS_READY, "\x04")],
     "course watch": [("Watching", "\x03")],
-    "mini-vllm serve": [("Ctrl-C stops", "\x03")],
-    "mini-vllm demo live": [("Ctrl-C stops", "\x03")],
-    "course serve": [("Ctrl-C stops", "\x03")],
+    **dict.fromkeys(("mini-vllm serve", "mini-vllm demo live", "course serve"), [("Ctrl-C stops", "\x03")]),
 }
 #: Command → its exit status, where that is not 0: a lab that does not pass has a nonzero status.
 STATUS = {"pytest phase-02-paged-attention/labs --impl starter": 1,
@@ -72,8 +73,6 @@ WRITTEN = {"course test 2.1": (f"{LAB}/starter.py", f"{LAB}/solution.py"),
                "submissions/ana/starter.py", "phase-01-intro/labs/lab-02-fragmentation/solution.py")}
 #: Commands that need a downloaded model; they run only where the model is available.
 NEED_SMOLLM2 = ("mini-vllm pull", "mini-vllm chat")
-#: Commands that are looked up, not run: they take minutes, or run this tool.
-BY_NAME = ("make test",)
 #: Commands that print nothing when they succeed.
 SILENT = ("git clone", "cd", "source")
 TIMEOUT_S = 300
@@ -128,8 +127,9 @@ def begins_with(command: str, words: str) -> bool:
     return f"{command} ".startswith(f"{words} ")
 
 
-def hear_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def entry_for(command: str, table: Mapping[str, T]) -> T | None:
+    """Return the first entry of ``table`` whose words the command begins with."""
+    return next((entry for words, entry in table.items() if begins_with(command, words)), None)
 
 
 class Reader:
@@ -159,13 +159,10 @@ class Reader:
             shutil.copy(self.folder / source, self.folder / target)
         if any(begins_with(command, name) for name in NEED_SMOLLM2) and cached_model("smollm2") is None:
             return "left out: smollm2 is not here\n"
-        if any(begins_with(command, name) for name in BY_NAME):
-            return self._checked(step, self._bash(f"{command} --dry-run"))
-        added = next((f" {added}" for words, added in SHORTENED.items() if begins_with(command, words)), "")
-        script = next((script for words, script in SCRIPTS.items() if begins_with(command, words)), None)
-        if script is not None:
-            return self._type(command + added, script)
-        return self._checked(step, self._bash(command + added), STATUS.get(command, 0))
+        shortened = f"{command} {entry_for(command, SHORTENED) or ''}".rstrip()
+        if script := entry_for(command, SCRIPTS):
+            return self._type(shortened, script)
+        return self._checked(step, self._bash(shortened), STATUS.get(command, 0))
 
     def _bash(self, command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         with tempfile.TemporaryDirectory() as scratch:
@@ -189,7 +186,8 @@ class Reader:
         environment = {**self.environment, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
         # A background job ignores Ctrl-C, and its child processes would inherit that.
         child = pexpect.spawn("bash", ["-c", command], cwd=str(self.folder), env=environment, encoding="utf-8",
-                              timeout=TIMEOUT_S, dimensions=(40, 100), preexec_fn=hear_ctrl_c)
+                              timeout=TIMEOUT_S, dimensions=(40, 100),
+                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         shown = ""
         for words, keys in script:
             child.expect_exact(words)
@@ -215,36 +213,29 @@ class Reader:
 def steps_of_pages() -> list[Step]:
     """Return the steps of all pages. A command that is on several pages is included once, at its first place."""
     steps = [step for page in PAGES for step in steps_of((ROOT / page).read_text(encoding="utf-8"), page)]
-    first: dict[str, Step] = {}
-    for step in steps:
-        first.setdefault(step.text, step)
-    return list(first.values())
+    return sorted({step.text: step for step in reversed(steps)}.values(), key=steps.index)
 
 
-def run_all(steps: Sequence[Step], folder: Path, home: Path) -> int:
-    """Run every step, and return their number.
-
-    Raise AssertionError for the first step that fails, or that prints nothing although it should.
-    """
+def run_all(steps: Sequence[Step], folder: Path, home: Path) -> None:
+    """Run every step. Raise AssertionError for the first one that fails, or that prints nothing although it should."""
     reader = Reader(folder, home)
     for step in steps:
         start_s = time.perf_counter()
         printed = reader.run(step)
         print(f"{time.perf_counter() - start_s:6.1f} s  {step}", flush=True)
         assert printed or any(begins_with(step.text, words) for words in SILENT), f"{step}\nprints nothing"
-    return len(steps)
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
-        home = Path(scratch, "home")
+        home, steps = Path(scratch, "home"), steps_of_pages()
         home.mkdir()
         try:
-            num_steps = run_all(steps_of_pages(), Path(scratch), home)
+            run_all(steps, Path(scratch), home)
         except AssertionError as error:
             print(error)
             return 1
-    print(f"{num_steps} commands and snippets of {', '.join(PAGES)} run as written, with nothing installed beforehand")
+    print(f"{len(steps)} commands and snippets of {', '.join(PAGES)} run as written, with nothing installed beforehand")
     return 0
 
 

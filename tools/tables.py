@@ -21,12 +21,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from measure.__main__ import TIMED
 from measure.__main__ import make_parser as measure_parser
 
 from mini_vllm.benchmark.machine import git
 from mini_vllm.benchmark.results import BATCHED, LLAMA, ONE_AT_A_TIME, PEER, VLLM_TYPES, digest
-from mini_vllm.benchmark.traffic import TRAFFICS
 from mini_vllm.benchmark.workloads import WORKLOADS
 from mini_vllm.cli import make_parser as cli_parser
 from mini_vllm.cli.arguments import parse_arguments
@@ -93,7 +91,7 @@ def _but(noise: Mapping[str, Any]) -> str:
 
 
 #: The result of a kind of table: its titles, and its rows.
-Rows = tuple[Sequence[str], Sequence[Sequence[object]]]
+Rows = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def throughput(results: Sequence[dict[str, Any]]) -> Rows:
@@ -125,70 +123,6 @@ def _cell(result: dict[str, Any], workload: str) -> str:
     return ", ".join(parts) + _but(result["noise_of"][workload])
 
 
-def gpu_steps(results: Sequence[dict[str, Any]]) -> Rows:
-    """Return the milliseconds per decode step: a row for each combination of request count and context."""
-    rows = [(f"{row['num_requests']}{kind}", row["context"], f"{row['ours_ms']:.2f}", _number(row["peer_ms"]),
-             _number(row["ratio"], ".1f", " times"), _number(row["floor_ms"]) + _but(result["noise"]))
-            for result in results
-            for kind, of_kind in (("", result), (", weights of 4 bits", result.get("quantised", {})))
-            for row in of_kind.get("steps", ())]
-    return ["requests", "context", "ours", "mlx-lm", "ratio", "floor"], rows
-
-
-def gpu_workloads(results: Sequence[dict[str, Any]]) -> Rows:
-    """Return whole workloads, one row each."""
-    rows = []
-    for row, noise in ((row, result["noise"]) for result in results for row in result["workloads"]):
-        ours, peer = row["ours"], row["peer"] or {"output_tokens_per_s": None}
-        gap_s, median_s = (ours["between_tokens_s"][percent] for percent in ("100", "50"))
-        rows.append((f"`{ours['workload']}`", f"{ours['output_tokens_per_s']:.0f}",
-                     _number(peer["output_tokens_per_s"], ".0f"), _number(row["ratio"], ".1f", " times"),
-                     f"{gap_s / median_s:.1f} times the median: {gap_s * 1000:.0f} ms{_but(noise)}"))
-    return ["tokens/s", "ours", "mlx-lm", "ratio", "longest time between two tokens"], rows
-
-
-def _number(number: float | None, form: str = ".2f", unit: str = "") -> str:
-    return "" if number is None else f"{number:{form}}{unit}"
-
-
-def goodput(results: Sequence[dict[str, Any]]) -> Rows:
-    """Return the results of ``bench serve``, with a row per kind of request."""
-    rows = []
-    for result in results:
-        for name, found in ((name, result[name]["goodput"]) for name in TRAFFICS if "goodput" in result.get(name, {})):
-            cells = [f"{each['requests_per_s']:.2f} requests/s, {each['tokens_per_s']:.0f} tokens/s" if each else ""
-                     for each in (found["goodput"][BATCHED], found["goodput"].get(PEER))]
-            ratio = _number(found["ratios"].get(PEER), ".1f", " times") + _but(found["noise"])
-            rows.append((f"{name}: {TRAFFICS[name].about}", *cells, ratio, _machine(result)))
-    return ["requests", "ours", "mlx-lm's", "ratio", "machine"], rows
-
-
-def priority(results: Sequence[dict[str, Any]]) -> Rows:
-    """Return how soon high-priority requests are served while low-priority ones occupy the engine."""
-    verdicts = {True: "met", False: "missed", None: "too few requests to tell"}
-    rows = [(row["about"], f"{row['loaded_first_token_s']['90'] * 1000:.1f} ms",
-             f"{row['bound_s'] * 1000:.1f} ms: {verdicts[row['holds']]}{_but(result['noise'])}",
-             f"{row['num_low_finished']} of {row['num_low']}", _machine(result))
-            for result in results for row in result["priority"]]
-    return ["overload by low-priority requests", "first token of 90 % of the high-priority requests within", "target",
-            "low-priority requests that finish", "machine"], rows
-
-
-def drafts(results: Sequence[dict[str, Any]]) -> Rows:
-    """Return how much faster decoding is with drafts: a row per kind of text, batch size and number of tokens."""
-    rows = []
-    for result, cell in ((each, cell) for each in results for cell in each["cells"]):
-        ratios = [plain / drafted for plain, drafted in zip(cell["plain_s"], cell["drafted_s"])]
-        accepted = f"{cell['num_accepted'] / cell['num_drafted']:.0%}" if cell["num_drafted"] else "no drafts"
-        but = ("" if cell["has_equal_tokens"] else ", other tokens than without drafts") + _but(result["noise"])
-        rows.append((cell["kind"], cell["batch_size"], cell["num_speculative_tokens"],
-                     f"{cell['steps_per_token']:.2f}", accepted,
-                     f"{cell['ratio']:.2f} ({min(ratios):.2f}–{max(ratios):.2f}){but}",
-                     f"`{result['model']}`, {_machine(result)}"))
-    return ["text", "requests", "k", "steps per token", "accepted", "times as fast (lowest–highest round)",
-            "machine"], rows
-
-
 def commands(results: Sequence[dict[str, Any]]) -> Rows:
     """Return the summary lines of ``python tools/measure NAME``, with a row per name."""
     rows = []
@@ -197,8 +131,7 @@ def commands(results: Sequence[dict[str, Any]]) -> Rows:
         if not told:
             raise ValueError(f"{result['command']}: no line begins with {IN_SHORT!r}")
         name = shlex.split(result["command"])[2]
-        noise = _but(result["noise"]) if name in TIMED else ""
-        rows.append((f"`{name}`", "; ".join(told) + noise, _machine(result)))
+        rows.append((f"`{name}`", "; ".join(told), _machine(result)))
     return ["`python tools/measure …`", "result", "machine"], rows
 
 
@@ -212,30 +145,19 @@ def printed(results: Sequence[dict[str, Any]]) -> Rows:
 def lines_of(kind: str, results: Sequence[dict[str, Any]]) -> list[str]:
     """Return a table. Below one that a measurement printed are the machines."""
     titles, rows = TABLES[kind](results)
-    is_printed = TABLES[kind] is printed
-    rule = f"| {' | '.join(['---'] * len(titles))} |" if is_printed else "|---" * len(titles) + "|"
     machines = "; ".join(_machine(result) + _but(result["noise"]) for result in results)
-    return [f"| {' | '.join(titles)} |", rule, *(f"| {' | '.join(map(str, row))} |" for row in rows),
-            *(["", f"({machines})"] if is_printed else [])]
+    return [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *(f"| {' | '.join(row)} |" for row in rows),
+            *(["", f"({machines})"] if kind == "printed" else [])]
 
 
 TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], Rows]] = {
-    "throughput": throughput, "gpu-steps": gpu_steps, "gpu-workloads": gpu_workloads, "goodput": goodput,
-    "priority": priority, "drafts": drafts, "commands": commands, "printed": printed}
+    "throughput": throughput, "commands": commands, "printed": printed}
 
 
 def filled(text: str, folder: Path, trees: Collection[str] | None) -> str:
-    """Return the page with its tables filled from the results.
-
-    Raise ValueError for an unknown kind, a missing file, or one that breaks the rule.
-    """
+    """Return the page with its tables filled from the results. Raise ValueError for one that breaks the rule."""
     def table(match: re.Match[str]) -> str:
         kind, *names = match["words"].split()
-        if kind not in TABLES:
-            raise ValueError(f"there is no table {kind!r}, only {', '.join(TABLES)}")
-        missing = [name for name in names if not (folder / name).is_file()]
-        if missing or not names:
-            raise ValueError(f"table {kind}: " + (f"{missing[0]} is not in {folder.name}/" if missing else "no file"))
         results = [read(folder / name, trees) for name in names]
         return "\n".join([f"<!-- table: {match['words']} -->", *lines_of(kind, results), "<!-- end of table -->"])
 

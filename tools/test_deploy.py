@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import pytest
 import yaml
 
 from mini_vllm.cli import make_parser
@@ -60,37 +59,30 @@ COMMANDS = {"image": served(), **{name: served(*each["command"]) for name, each 
 PORT = COMMANDS["image"].port
 
 
-@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
-def test_every_container_serves_with_keys_on_the_same_port(arguments):
-    assert not is_loopback(arguments.host), "a container that listens on loopback cannot be reached"
-    assert arguments.keys is not None, "without keys, the server refuses to listen there"
-    assert arguments.port == PORT and not arguments.replicas
-
-
-def test_the_commands_of_the_page_exist():
+def test_every_container_serves_with_keys_on_the_same_port_and_the_commands_of_the_page_exist():
+    for name, arguments in COMMANDS.items():
+        assert not is_loopback(arguments.host), f"{name} listens on loopback and cannot be reached"
+        assert arguments.keys is not None, f"without keys, {name} refuses to listen there"
+        assert arguments.port == PORT and not arguments.replicas
     lines = re.findall(r"^(?:\$ )?mini-vllm (.*?)(?: +#.*)?$", (DEPLOY / "README.md").read_text(), re.M)
     assert lines
     for line in lines:
         parse_arguments(make_parser(), shlex.split(line))
 
 
-def test_the_image_is_checked_where_it_listens():
+def test_the_image_is_checked_where_it_listens_and_what_it_copies_is_sent_to_the_builder():
     assert int(instruction("EXPOSE")) == PORT
     assert f"'127.0.0.1', {PORT}," in instruction("HEALTHCHECK") and "'/health'" in instruction("HEALTHCHECK")
     compile(json.loads(instruction("HEALTHCHECK").partition("CMD ")[2])[2], "the health check", "exec")
-
-
-def test_what_the_image_copies_exists_and_is_not_ignored():
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     copied = [name for line in re.findall(r"^COPY\s+(.*)$", DOCKERFILE, re.M) for name in line.split()[:-1]]
-    assert "pyproject.toml" in copied and "mini_vllm" in copied
-    for name in copied:
-        assert (ROOT / name).exists(), f"there is no {name} to copy"
-        assert f"!{name}" in ignored, f"{name} is not sent to the builder"
-    assert not {"course", "setup.py"} & {name.lstrip("!") for name in ignored if name.startswith("!")}
+    assert {"pyproject.toml", "mini_vllm"} <= set(copied)
+    assert [name for name in copied if not (ROOT / name).exists() or f"!{name}" not in ignored] == []
 
 
-def test_the_keys_are_where_the_server_reads_them():
+def test_the_keys_are_where_the_server_reads_them_and_git_ignores_them():
+    for path in ("deploy/keys.toml", "deploy/kubernetes/keys.toml"):
+        assert subprocess.run(["git", "check-ignore", "--quiet", path], cwd=ROOT).returncode == 0
     folder, name = COMMANDS["image"].keys.parent, COMMANDS["image"].keys.name
     for service in COMPOSE["services"].values():
         assert folder == Path("/run/secrets") and [each["target"] for each in service["secrets"]] == [name]
@@ -100,11 +92,6 @@ def test_the_keys_are_where_the_server_reads_them():
         volumes = {each["name"]: each for each in pods["spec"]["template"]["spec"]["volumes"]}
         assert mounts["keys"] == str(folder) and mounts.keys() == volumes.keys()
         assert [(each["name"], each["files"]) for each in made] == [(volumes["keys"]["secret"]["secretName"], [name])]
-
-
-@pytest.mark.parametrize("path", ["deploy/keys.toml", "deploy/kubernetes/keys.toml"])
-def test_git_ignores_the_keys(path):
-    assert subprocess.run(["git", "check-ignore", "--quiet", path], cwd=ROOT).returncode == 0
 
 
 def test_a_front_calls_every_server_by_a_name_that_it_allows():

@@ -139,8 +139,6 @@ def make_workload(name: str, vocab_size: int, max_model_len: int) -> Workload:
 
 
 def add_result_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true",
-                        help="print the results as JSON, and the tables on standard error")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the results to a file, as JSON")
 
 

@@ -24,11 +24,10 @@ CPU_BATCHED_TOKENS, GPU_BATCHED_TOKENS = 256, 2048
 CPU_CHUNK_TOKENS = 96
 #: With a model of 22 MB, looking ahead made decoding 1.2 times as fast for one request, 1.1 times as fast for 2 to 4
 #: requests, and no faster for more requests. With a model of 109 MB, it made decoding slower: 0.93 times as fast.
-#: ``python tools/measure drafts``
 CPU_MAX_LOOKAHEAD, CPU_SMALL_MODEL_BYTES = 4, 64_000_000
 #: With MKL, whose products take a smaller part of a step, up to 16 requests gain from it.
 MKL_MAX_LOOKAHEAD = 16
-#: What drafts cost, in steps without them. ``python tools/measure drafts``, on two Neoverse-N1 cores and on an H200.
+#: What drafts cost, in steps without them, measured on two Neoverse-N1 cores and on an H200.
 CPU_DRAFT_COSTS = StepCosts((DraftCost(1, 0.7, 0.09), DraftCost(2, 0.25, 0.1), DraftCost(4, 0.0, 0.35, 3),
                              DraftCost(8, 0.0, 0.55, 3), DraftCost(16, 0.0, 0.75, 3)))
 CPU_SMALL_DRAFT_COSTS = StepCosts((DraftCost(1, 0.55, 0.05), DraftCost(2, 0.3, 0.15), DraftCost(4, 0.1, 0.23),

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from urllib.parse import unquote
 
 from course_site.pages import PACKAGE, Page, Site
@@ -25,25 +24,12 @@ _SHOWN_OF_A_LAB = ("starter.py", "test_lab.py", "lab.json")
 _IN_A_LAB = re.compile(r"phase-[^/]*/labs/[^/]*/(.*)")
 _IMAGES = (".svg", ".png", ".jpg", ".gif", ".webp")
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z+.-]*:")
-_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
-#: A piece of code, which is left unchanged, or a link or an image.
+#: A fenced block or a piece of code, which are left unchanged, or a link or an image.
 _LINK = re.compile(
-    r"(?P<code>(?P<ticks>`+)(?:(?!\n\n).)+?(?<!`)(?P=ticks)(?!`))"
-    r"|(?P<image>!?)\[(?P<text>(?:[^\[\]\\]|\\.|\[[^\[\]]*\])*)\]\((?P<target>[^()\s]+)(?P<title>\s+\"[^\"]*\")?\)",
-    re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Link:
-    """``[text](target "title")``, with an exclamation mark in front if it is an image."""
-
-    text: str
-    target: str
-    title: str = ""
-    is_image: bool = False
-
-    def __str__(self) -> str:
-        return f"{'!' if self.is_image else ''}[{self.text}]({self.target}{self.title})"
+    r"(?P<code>^[ ]*(?P<fence>`{3,}|~{3,}).*?(?:^[ ]*(?P=fence)[`~]*[ ]*$|\Z)"
+    r"|(?P<ticks>`+)(?:(?!\n\n).)+?(?<!`)(?P=ticks)(?!`))"
+    r"|(?P<before>!?\[)(?P<text>(?:[^\[\]\\]|\\.|\[[^\[\]]*\])*)\]\((?P<target>[^()\s]+)(?P<title>\s+\"[^\"]*\")?\)",
+    re.DOTALL | re.MULTILINE)
 
 
 class LinkTurner:
@@ -58,18 +44,17 @@ class LinkTurner:
 
     def turned(self, text: str, file: str, page: Page) -> str:
         """Return the text of ``file`` with its links converted for ``page``."""
-        return turn_links(text, lambda link: self._turned(link, file, page))
+        return turn_links(text, lambda target: self._turned(target, file, page))
 
-    def _turned(self, link: Link, file: str, page: Page) -> str:
-        path, _, anchor = link.target.partition("#")
-        if _SCHEME.match(link.target) or not path:
-            return str(link)
+    def _turned(self, link: str, file: str, page: Page) -> str | None:
+        path, _, anchor = link.partition("#")
+        if _SCHEME.match(link) or not path:
+            return link
         name = posixpath.normpath(posixpath.join(posixpath.dirname(file), unquote(path)))
         if name.startswith("..") or not (self.root / name).exists():
-            self.problems.append(f"{file}: the link to {link.target} leads nowhere")
-            return link.text
-        target = self._target(name, f"#{anchor}" if anchor else "", page)
-        return link.text if target is None else str(Link(link.text, target, link.title, link.is_image))
+            self.problems.append(f"{file}: the link to {link} leads nowhere")
+            return None
+        return self._target(name, f"#{anchor}" if anchor else "", page)
 
     def _target(self, name: str, place: str, page: Page) -> str | None:
         """Return the target on ``page`` of a link to ``name``, or None if ``name`` is not on the site.
@@ -84,48 +69,28 @@ class LinkTurner:
             stem, suffix = posixpath.splitext(posixpath.basename(name))
             if name != there.files[0]:  # hints.md and answers.md are sections of their lab's page
                 place = place or f"#{stem}"
-            return _from(page, there.name + suffix) + place
+            return page.path_to(there.name + suffix) + place
         if name.endswith(_IMAGES):
             self.pictures.add(name)
-            return _from(page, name)
+            return page.path_to(name)
         room = re.fullmatch(rf"{PACKAGE}/(\w+)(/__init__\.py)?", name)
         if room and room[1] in self._modules:
-            return _from(page, f"api/{room[1]}.md")
+            return page.path_to(f"api/{room[1]}.md")
         lab_file = _IN_A_LAB.fullmatch(name)
         if path.is_dir() or lab_file and lab_file[1] not in _SHOWN_OF_A_LAB:
             return None
         return f"{SOURCE}{name}"
 
 
-def _from(page: Page, name: str) -> str:
-    return posixpath.relpath(name, posixpath.dirname(page.name) or ".")
+def turn_links(text: str, turned: Callable[[str], str | None]) -> str:
+    """Replace the target of every link and image by the result of ``turned``; if that is None, keep only the text.
 
-
-def turn_links(text: str, turned: Callable[[Link], str]) -> str:
-    """Replace every link and image by the result of ``turned``. Leave code unchanged."""
-
+    Leave code unchanged.
+    """
     def replacement(found: re.Match[str]) -> str:
         if found["code"]:
             return found["code"]
-        inner = turn_links(found["text"], turned)  # an image may be inside a link
-        return turned(Link(inner, found["target"], found["title"] or "", bool(found["image"])))
+        inner, target = turn_links(found["text"], turned), turned(found["target"])  # an image may be inside a link
+        return inner if target is None else f"{found['before']}{inner}]({target}{found['title'] or ''})"
 
-    return "".join(piece if is_code else _LINK.sub(replacement, piece) for piece, is_code in _pieces(text))
-
-
-def _pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the text in pieces, each with whether it is a fenced code block."""
-    piece, fence = "", ""
-    for line in text.splitlines(keepends=True):
-        mark = _FENCE.match(line)
-        if fence:
-            piece += line
-            if mark is not None and mark[1].startswith(fence) and not line.strip().strip(mark[1][0]):
-                yield piece, True
-                piece, fence = "", ""
-            continue
-        if mark is not None:
-            yield piece, False
-            piece, fence = "", mark[1]
-        piece += line
-    yield piece, bool(fence)
+    return _LINK.sub(replacement, text)

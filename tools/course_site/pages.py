@@ -12,7 +12,7 @@ Everything is derived from the folders: a new lab or notebook gets its place wit
 
 from __future__ import annotations
 
-import os
+import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,8 +28,6 @@ PACKAGE = "mini_vllm"
 #: Packages that contain commands and test suites, but nothing to import.
 NOT_CALLED = ("cli", "demo", "benchmark", "tests")
 MODULE_NAME = re.compile(r"`(\w+)(\.py|/)`")
-#: Folders without pages: built, or not part of the project.
-_OUTSIDE = re.compile(r"(^|/)(\..*|build|dist|__pycache__|[^/]*\.egg-info)(/|$)")
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,10 @@ class Page:
         for page in self.below:
             yield from page.walk()
 
+    def path_to(self, name: str) -> str:
+        """Return the relative path from this page to another page or file of the site."""
+        return posixpath.relpath(name, posixpath.dirname(self.name) or ".")
+
 
 @dataclass(frozen=True)
 class Site:
@@ -66,7 +68,7 @@ def site_of(root: Path) -> Site:
     """Return the pages of the course at ``root``."""
     def from_files(*patterns: str) -> list[Page]:
         found = [path.relative_to(root).as_posix() for pattern in patterns for path in sorted(root.glob(pattern))]
-        return [Page(name.rpartition(".")[0], (name,)) for name in found if not _OUTSIDE.search(name)]
+        return [Page(name.rpartition(".")[0], (name,)) for name in found]
 
     docs = from_files("docs/*.md")
     phases = [_phase(root, folder) for folder in sorted(root.glob("phase-*")) if (folder / "README.md").is_file()]
@@ -102,15 +104,6 @@ def _phase(root: Path, folder: Path) -> Page:
     below += [page_of(path.parent.name, f"{path.parent.name}/README.md")
               for path in sorted(folder.glob("*/README.md"))]  # the capstone
     return Page(f"{folder.name}/index", (f"{folder.name}/README.md",), below=tuple(below))
-
-
-def texts_of(root: Path) -> list[str]:
-    """Return every Markdown file and notebook of the repository, relative to it."""
-    found: list[str] = []
-    for parent, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not _OUTSIDE.search(name)]
-        found += [Path(parent, name).relative_to(root).as_posix() for name in names if name.endswith((".md", ".ipynb"))]
-    return sorted(found)
 
 
 def table_of_modules(text: str) -> str:

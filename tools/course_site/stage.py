@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import posixpath
 import re
 import shutil
 from pathlib import Path
@@ -26,24 +25,17 @@ class StageError(Exception):
 
 
 def stage(site: Site, folder: Path) -> None:
-    """Write all pages into ``folder``, with the pictures that they show.
-
-    Unchanged files are not touched, so that Sphinx reads only the others, and files that are no longer a page are
-    deleted. Raise StageError, and write nothing, if a link is broken.
-    """
+    """Replace ``folder`` by all pages and the pictures that they show. Raise StageError first if a link is broken."""
     links = LinkTurner(site)
     texts = {f"{page.name}{'.ipynb' if ''.join(page.files).endswith('.ipynb') else '.md'}": text_of(site, page, links)
              for page in site.pages()}
     if links.problems:
         raise StageError("\n".join(links.problems))
-    wanted = {folder / name for name in (*texts, *links.pictures)}
-    for old in [path for path in folder.rglob("*") if path.is_file() and path not in wanted]:
-        old.unlink()
-    for path in wanted:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in (*texts, *links.pictures):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        if not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != text:
-            (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
     for name in links.pictures:
         shutil.copy2(site.root / name, folder / name)
 
@@ -104,9 +96,8 @@ def _notebook(notebook: dict[str, Any], file: str, page: Page, links: LinkTurner
 
 
 def _toctree(page: Page, pages: tuple[Page, ...], caption: str = "") -> str:
-    names = [posixpath.relpath(each.name, posixpath.dirname(page.name) or ".") for each in pages]
     options = [":hidden:", *([f":caption: {caption}"] if caption else [])]
-    return "\n".join(["", "```{toctree}", *options, "", *names, "```", ""])
+    return "\n".join(["", "```{toctree}", *options, "", *(page.path_to(each.name) for each in pages), "```", ""])
 
 
 # ---- the API

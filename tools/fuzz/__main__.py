@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-FUZZERS = ("models", "speculation")
 #: Counts whose name begins so are listed at the end, one per line.
 REFUSED = "refused: "
-FAILED, INTERRUPTED = 1, 130
 
 RunCase = Callable[[int, int], "dict[str, int]"]
 
@@ -25,7 +23,7 @@ RunCase = Callable[[int, int], "dict[str, int]"]
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python tools/fuzz", description=importlib.import_module("fuzz").__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=FUZZERS)
+    parser.add_argument("name", choices=("models", "speculation"))
     parser.add_argument("--transformers", metavar="PYTHON", help="models: also compare random configs with "
                         "transformers 5, in this interpreter, which must have torch")
     parser.add_argument("--seed", type=int, default=0, help="another seed draws other cases (default: 0)")
@@ -34,11 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     length.add_argument("--cases", type=int, help="run this many")
     length.add_argument("--case", type=int, help="run this one only")
     arguments = parser.parse_args(argv)
-    for name in ("seed", "case", "cases"):
-        if (getattr(arguments, name) or 0) < 0:
-            parser.error(f"--{name} is {getattr(arguments, name)}, must be at least 0")
-    run_case: RunCase = importlib.import_module(f"fuzz.{arguments.name}").run_case
-    name = arguments.name
+    name, run_case = arguments.name, importlib.import_module(f"fuzz.{arguments.name}").run_case
     if arguments.transformers is not None:
         from fuzz import with_transformers
         try:
@@ -60,28 +54,21 @@ def fuzz(name: str, run_case: RunCase, seed: int, cases: Iterable[int], seconds:
     """
     tried: Counter[str] = Counter()
     num_cases, start_s, status = 0, time.monotonic(), 0
-    for case in cases:
-        if time.monotonic() - start_s >= seconds:
-            break
+    for case in itertools.takewhile(lambda _: time.monotonic() - start_s < seconds, cases):
         try:
             tried.update(run_case(seed, case))
-        except KeyboardInterrupt:
-            status = INTERRUPTED
-            break
         except Exception as error:
             print(error if isinstance(error, AssertionError) else "".join(traceback.format_exception(error)),
                   f"case {case} failed; to repeat it: python tools/fuzz {name} --seed {seed} --case {case}",
                   sep="\n", file=sys.stderr)
-            status = FAILED
+            status = 1
             break
         num_cases += 1
     counts = [f"{count:,} {what}" for what, count in tried.items() if not what.startswith(REFUSED)]
-    print(f"{name}, seed {seed}: {num_cases} cases in {time.monotonic() - start_s:.1f} s"
-          f"{' until Ctrl-C' if status == INTERRUPTED else ''}, {'1 failure' if status == FAILED else 'no failure'}; "
-          f"{', '.join(counts) or 'nothing was tried'}")
-    for what, count in sorted(tried.items()):
-        if what.startswith(REFUSED):
-            print(f"{count:6,} × {what}")
+    print(f"{name}, seed {seed}: {num_cases} cases in {time.monotonic() - start_s:.1f} s, "
+          f"{'1 failure' if status else 'no failure'}; {', '.join(counts) or 'nothing was tried'}")
+    for what in sorted(what for what in tried if what.startswith(REFUSED)):
+        print(f"{tried[what]:6,} × {what}")
     return status
 
 

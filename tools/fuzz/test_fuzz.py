@@ -27,47 +27,26 @@ def test_the_first_schedules_give_what_each_request_gives_alone():
     assert fuzz("speculation", speculation.run_case, 0, range(examples(12))) == 0
 
 
-def never_forks(monkeypatch):
-    monkeypatch.setattr(KVCacheManager, "_must_fork", lambda *arguments: False)
+REAL_PREEMPT, REAL_FREE = Scheduler.preempt, BlockPool.free_blocks
 
 
-def keeps_what_was_computed_when_preempted(monkeypatch):
-    real = Scheduler.preempt
-
-    def preempt(self, request):
-        num_computed = request.num_computed_tokens
-        real(self, request)
-        request.num_computed_tokens = num_computed
-
-    monkeypatch.setattr(Scheduler, "preempt", preempt)
+def preempt_and_keep_what_was_computed(self, request):
+    num_computed = request.num_computed_tokens
+    REAL_PREEMPT(self, request)
+    request.num_computed_tokens = num_computed
 
 
-def keeps_what_three_share(monkeypatch):
-    real = BlockPool.free_blocks
-    monkeypatch.setattr(BlockPool, "free_blocks", lambda self, blocks: real(self, [
-        block for block in blocks if block.ref_cnt < 3]))
-
-
-def copies_nothing(monkeypatch):
-    monkeypatch.setattr(PagedKVCache, "copy_blocks", lambda self, copies: None)
-
-
-def accepts_every_guess(monkeypatch):
-    monkeypatch.setattr(Verifier, "accept", lambda self, draft, drawn: list(drawn))
-
-
-def keeps_slots_of_wrong_guesses(monkeypatch):
-    monkeypatch.setattr(KVCacheManager, "give_back_slots", lambda self, request: None)
-
-
-def has_no_masks(monkeypatch):
-    monkeypatch.setattr(Cursor, "allowed", lambda self: None)
-
-
-@pytest.mark.parametrize("bug", [never_forks, keeps_what_was_computed_when_preempted, keeps_what_three_share,
-                                 copies_nothing, accepts_every_guess, keeps_slots_of_wrong_guesses, has_no_masks])
-def test_the_schedules_find(bug, monkeypatch, capsys):
-    bug(monkeypatch)
+@pytest.mark.parametrize("owner, name, bug", [
+    (KVCacheManager, "_must_fork", lambda *arguments: False),
+    (KVCacheManager, "give_back_slots", lambda self, request: None),
+    (Scheduler, "preempt", preempt_and_keep_what_was_computed),
+    (BlockPool, "free_blocks", lambda self, blocks: REAL_FREE(self, [each for each in blocks if each.ref_cnt < 3])),
+    (PagedKVCache, "copy_blocks", lambda self, copies: None),
+    (Verifier, "accept", lambda self, draft, drawn: list(drawn)),
+    (Cursor, "allowed", lambda self: None),
+])
+def test_the_schedules_find(owner, name, bug, monkeypatch, capsys):
+    monkeypatch.setattr(owner, name, bug)
     assert fuzz("speculation", speculation.run_case, 0, range(100)) == 1, "100 cases, and none found the bug"
     assert "drawn: " in capsys.readouterr().err
 
@@ -83,10 +62,6 @@ def test_random_networks_decode_what_mlx_lm_decodes(monkeypatch):
         counts = models.run_case(0, case)
         assert counts["tokens"] == 10 * counts["requests"]
         assert counts["ties"] <= counts["tokens"] // 50, "this many near-ties hide something"
-
-
-def test_a_wrong_token_is_told_with_all_that_was_drawn(monkeypatch):
-    pytest.importorskip("mlx_lm.utils")
     right = models.decode
 
     def wrong(folder, drawn):
@@ -142,30 +117,19 @@ def test_wrong_logits_are_told_with_the_config_and_refusals_are_counted():
 # ---- the command
 
 
-def draw(seed, case):
-    """Run a case of a fake fuzzer: every case tries 2 things, and case 3 of seed 5 fails."""
-    if (seed, case) == (5, 3):
-        raise AssertionError(f"drawn: {seed * case}, which is too much")
-    return {"things": 2}
-
-
 def test_a_run_closes_with_what_was_tried_and_says_how_to_repeat_a_failure(monkeypatch, capsys):
+    def draw(seed, case):
+        assert (seed, case) != (5, 3), "drawn: 15, which is too much"
+        return {"things": 2}
+
     monkeypatch.setattr(speculation, "run_case", draw)
     assert main(["speculation", "--cases", "5", "--seed", "4"]) == 0
     assert re.fullmatch(r"speculation, seed 4: 5 cases in .* s, no failure; 10 things\n", capsys.readouterr().out)
     assert main(["speculation", "--seed", "5"]) == 1
     out, err = capsys.readouterr()
-    assert err == ("drawn: 15, which is too much\n"
-                   "case 3 failed; to repeat it: python tools/fuzz speculation --seed 5 --case 3\n")
+    assert "drawn: 15" in err and err.endswith(
+        "case 3 failed; to repeat it: python tools/fuzz speculation --seed 5 --case 3\n")
     assert "3 cases in" in out and "1 failure; 6 things" in out
-
-
-@pytest.mark.parametrize("arguments, complaint", [
-    (["nothing"], "invalid choice: 'nothing'"), (["models", "--seed", "-1"], "--seed is -1, must be at least 0"),
-    (["models", "--transformers", "/no/python"], "--transformers /no/python: .*No such file"),
-    (["models", "--transformers", "false"], "--transformers false: must have torch and transformers 5"),
-])
-def test_bad_arguments_are_named(capsys, arguments, complaint):
-    with pytest.raises(SystemExit) as end:
-        main([*arguments, "--cases", "1"])
-    assert end.value.code == 2 and re.search(complaint, capsys.readouterr().err)
+    with pytest.raises(SystemExit):
+        main(["models", "--transformers", "false"])
+    assert "--transformers false: must have torch and transformers 5" in capsys.readouterr().err

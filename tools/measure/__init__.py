@@ -1,8 +1,6 @@
 """Measurements that support the numbers in the documents. What is compared is measured side by side in one run.
 
     python tools/measure seeds        how many draws change between a request alone and in a batch
-    python tools/measure drafts       what a drafted token costs a step, and what doing without look-ahead costs
-    python tools/measure pool         a decode step with a small and with a large pool
     python tools/measure precision    what --fast changes: logits, likeliest tokens and perplexity
     python tools/measure router       two servers behind each kind of router: cached tokens, or what a kill loses
 

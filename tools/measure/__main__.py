@@ -13,29 +13,25 @@ from typing import IO
 from mini_vllm.benchmark.workloads import QUICK, add_result_options
 from mini_vllm.cli.arguments import parse_arguments
 
-#: Measurements that print times or ratios of times. On a busy machine they are meaningless, and a warning says so.
-TIMED = ("drafts", "pool")
-
 
 def main() -> int:
     arguments = parse_arguments(make_parser(), sys.argv[1:])
+    measurement = importlib.import_module(f"measure.{arguments.name}")
     if arguments.name in ("weight", "path"):
-        importlib.import_module(f"measure.{arguments.name}").run()
+        measurement.run()
         return 0
-    from mini_vllm.benchmark.machine import warn_if_busy
     from mini_vllm.benchmark.results import Results
+    from mini_vllm.models.catalogue import cached_model
+    if arguments.name != "router" and not arguments.model:
+        has_smollm2 = cached_model("smollm2") is not None and not arguments.quick
+        arguments.model = ["tiny-tales", *(["smollm2"] if has_smollm2 else [])]
     try:
         with Results(arguments) as results:
             printed = io.StringIO()
             with contextlib.redirect_stdout(Tee(sys.stdout, printed)):
                 if arguments.quick:
                     print(QUICK)
-                is_timed = arguments.name in TIMED and not arguments.quick
-                if is_timed:
-                    warn_if_busy()
-                importlib.import_module(f"measure.{arguments.name}").run(arguments)
-                if is_timed:
-                    print(results.noise().warning(), end="")
+                measurement.run(arguments)
             results.save({"printed": printed.getvalue().splitlines()})
     except ValueError as error:  # a LoadError is a ValueError
         print(f"python tools/measure: {error}", file=sys.stderr)
@@ -52,18 +48,8 @@ class Tee(io.TextIOBase):
     def write(self, text: str) -> int:
         for target in self._targets:
             target.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        for target in self._targets:
             target.flush()
-
-
-def at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}, must be at least 1")
-    return number
+        return len(text)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -71,24 +57,13 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python tools/measure", description=about,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     names = parser.add_subparsers(dest="name", required=True, metavar="name")
-    seeds = names.add_parser("seeds")
-    seeds.add_argument("--model", action="append", help="default: tiny-tales, and smollm2 if it has been pulled")
-    seeds.add_argument("--num-tokens", type=at_least_one, default=400, help="of each request (default: %(default)s)")
-    seeds.add_argument("--temperature", type=float, default=0.8, help="default: %(default)s")
-    drafts = names.add_parser("drafts")
-    drafts.add_argument("--model", default="tiny-tales")
-    drafts.add_argument("--rounds", type=at_least_one, default=5)
-    drafts.add_argument("--requests", type=at_least_one, action="append", help="default: 1, 4, 16 and 64")
-    names.add_parser("pool")
-    precision = names.add_parser("precision")
-    precision.add_argument("--model", action="append", help="default: tiny-tales, and smollm2 if it has been pulled")
-    precision.add_argument("--texts", type=at_least_one, default=8, metavar="N", help="(default: %(default)s)")
-    precision.add_argument("--num-tokens", type=at_least_one, default=300, help="of each text (default: %(default)s)")
+    for name in ("seeds", "precision"):
+        names.add_parser(name).add_argument("--model", action="append",
+                                            help="default: tiny-tales, and smollm2 if it has been pulled")
     router = names.add_parser("router")
     how = router.add_mutually_exclusive_group()
     how.add_argument("--http", action="store_true", help="cached tokens and balance (this is the default)")
     how.add_argument("--kill", action="store_true", help="kill a server in the middle, and count what its clients get")
-    router.add_argument("--model", default="tiny-tales", help="(default: %(default)s)")
     for kind in ("sglang", "vllm"):
         router.add_argument(f"--{kind}-router", type=Path, metavar="FILE", help=f"also compare {kind}-router: its "
                             "executable")
@@ -96,8 +71,8 @@ def make_parser() -> argparse.ArgumentParser:
         benchmark.add_argument("--quick", action="store_true", help="only a smoke test: as little as possible")
         add_result_options(benchmark)
         benchmark.set_defaults(parser=benchmark)
-    for name, what in (("weight", "lines of code by package"), ("path", "the files and lines that one request runs")):
-        names.add_parser(name, help=what, description=what)
+    for name in ("weight", "path"):
+        names.add_parser(name)
     return parser
 
 

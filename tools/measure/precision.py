@@ -14,21 +14,19 @@ import numpy.typing as npt
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.llm import LLM
 from mini_vllm.model_runner import RequestStep
-from mini_vllm.models.catalogue import cached_model
 from mini_vllm.models.network import Model
 from mini_vllm.native.runner import EXACT, PRECISIONS, NativeRunner, may_use_tiles, why_not
 from mini_vllm.request import SamplingParams
 
 PROMPT = "Once upon a time there was a little girl who lived with her grandmother at the edge of the forest, and"
-CHUNK = 64
+CHUNK, NUM_TEXTS, NUM_TOKENS = 64, 8, 300
 Floats = npt.NDArray[np.float32]
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print a table for each model."""
-    num_texts, num_tokens = (1, 8) if arguments.quick else (arguments.texts, arguments.num_tokens)
-    has_smollm2 = cached_model("smollm2") is not None and not arguments.quick
-    for name in arguments.model or ["tiny-tales", *(["smollm2"] if has_smollm2 else [])]:
+    num_texts, num_tokens = (1, 8) if arguments.quick else (NUM_TEXTS, NUM_TOKENS)
+    for name in arguments.model:
         llm = LLM(name)
         model = llm.engine.loaded.model
         if problem := why_not(model.config, 32, None):

@@ -30,7 +30,7 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.models.loader import load
+from mini_vllm.models.loader import DEFAULT_MODEL, load
 from mini_vllm.router import FirstBlockRouter, RoundRobinRouter, Router
 from mini_vllm.server.replicas.exchange import Address, Connections, ReplicaError
 from mini_vllm.server.replicas.fleet import Fleet
@@ -75,7 +75,7 @@ class Workload:
     def blocks_per_replica(self) -> int:
         return self.num_seats * -(-(self.num_shared + self.num_own + self.num_new) // BLOCK_SIZE)
 
-    def bodies(self, model: str, words: Sequence[str], seed: int, shift: int, is_stream: Callable[[int], bool]
+    def bodies(self, words: Sequence[str], seed: int, shift: int, is_stream: Callable[[int], bool]
                ) -> list[tuple[bool, bytes]]:
         """Return the requests in the order of ``seed``. ``shift`` keeps runs from finding each other's prefixes."""
         rng = np.random.default_rng(seed)
@@ -85,8 +85,8 @@ class Workload:
                                                                   self.requests_per_prefix))):
             ids = np.concatenate([prefixes[prefix], rng.integers(0, len(words), self.num_own)])
             prompt = "".join(words[(token + shift) % len(words)] for token in ids)
-            body = {"model": model, "prompt": prompt, "temperature": 0, "ignore_eos": True, "max_tokens": self.num_new,
-                    "stream": is_stream(number)}
+            body = {"model": DEFAULT_MODEL, "prompt": prompt, "temperature": 0, "ignore_eos": True,
+                    "max_tokens": self.num_new, "stream": is_stream(number)}
             made.append((is_stream(number), json.dumps(body).encode()))
         return made
 
@@ -109,12 +109,12 @@ class Production:
 
 def run(arguments: argparse.Namespace) -> None:
     work = SMOKE_TEST if arguments.quick else Workload(num_new=64) if arguments.kill else Workload()
-    settings = ServerSettings(models=(arguments.model,), port=0, engine=EngineConfig(
+    settings = ServerSettings(models=(DEFAULT_MODEL,), port=0, engine=EngineConfig(
         num_blocks=work.blocks_per_replica + 1, block_size=BLOCK_SIZE))
     executables = {"sglang": arguments.sglang_router, "vllm": arguments.vllm_router}
     alone = [Production(kind, path) for kind, path in executables.items() if path is not None]
     # Texts of which each is one token in any order, a space and letters: sglang-router accepts no token ids.
-    tokenizer = load(arguments.model).tokenizer
+    tokenizer = load(DEFAULT_MODEL).tokenizer
     texts = (tokenizer.decode([token_id]) for token_id in range(tokenizer.vocab_size))
     words = [text for text in texts if text[:1] == " " and text[1:].isalpha() and text.isascii()]
     if arguments.kill:
@@ -163,7 +163,7 @@ async def _print_http(settings: ServerSettings, words: Sequence[str], work: Work
     processes = make_processes(settings, NUM_REPLICAS, None, keeps_ports=True)
     try:
         addresses = await start_all(processes)
-        print(f"{settings.models[0]}; {NUM_REPLICAS} servers with {work.blocks_per_replica} blocks each; {work}; "
+        print(f"{DEFAULT_MODEL}; {NUM_REPLICAS} servers with {work.blocks_per_replica} blocks each; {work}; "
               f"{NUM_REPLICAS * work.num_seats} in flight; {len(seeds)} orders, the seeds from {seeds[0]} to "
               f"{seeds[-1]}; means, and in brackets the worst order")
         print(f"{'router':<28} {'cached tokens':>18} {'busiest replica':>18}")
@@ -171,7 +171,7 @@ async def _print_http(settings: ServerSettings, words: Sequence[str], work: Work
         for number, (name, new_router) in enumerate(routers.items()):
             cached, busiest = zip(*[await _serve_order(
                 settings, addresses, new_router(), work,
-                work.bodies(settings.models[0], words, seed, number, lambda _: False)) for seed in seeds])
+                work.bodies(words, seed, number, lambda _: False)) for seed in seeds])
             means[name] = statistics.fmean(cached)
             print(f"{name:<28} {f'{means[name]:.1%} ({min(cached):.1%})':>18} "
                   f"{f'{statistics.fmean(busiest):.1%} ({max(busiest):.1%})':>18}", flush=True)
@@ -231,7 +231,7 @@ async def _print_kill(settings: ServerSettings, words: Sequence[str], work: Work
     for one in alone:
         routers[f"{one.kind}-router"] = partial(replace, one)
         routers[f"serve --router {one.kind}"] = partial(replace, one, is_behind_front=True)
-    print(f"{settings.models[0]}; 2 servers, of which one is killed after a third of "
+    print(f"{DEFAULT_MODEL}; 2 servers, of which one is killed after a third of "
           f"{work.num_prefixes * work.requests_per_prefix} requests, half of them streams; {NUM_CLIENTS} clients; "
           f"{num_rounds} rounds; hung: not ended within {LIMIT_S:.0f} s")
     print(f"{'router':<22}  {'answered':>8}  {'error':>5}  {'cut off':>7}  {'hung':>4}  {'lost before start':>17}")
@@ -241,7 +241,7 @@ async def _print_kill(settings: ServerSettings, words: Sequence[str], work: Work
         for number, (name, new_router) in enumerate(routers.items()):
             outcomes: list[Outcome] = []
             for seed in range(num_rounds):
-                bodies = work.bodies(settings.models[0], words, seed, number, lambda index: index % 2 == 0)
+                bodies = work.bodies(words, seed, number, lambda index: index % 2 == 0)
                 async with _routed(settings, addresses, new_router()) as client:
                     outcomes += await _serve_and_kill(client, bodies, processes[0].pid)
                 await processes[0].ended()

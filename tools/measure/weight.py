@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SUFFIXES = (".py", ".c", ".h", ".metal", ".cu", ".js", ".html", ".css", ".diff", ".patch", ".toml")
+KIND_OF_JSON = {"solutions.json": "right variants", "variants.json": "wrong variants"}
 TEST_FOLDERS = {"tests", "hostile", "browser"}
 
 
@@ -20,12 +21,7 @@ def tracked(root: Path) -> dict[Path, int]:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
     paths = [Path(name) for name in listed.split("\0") if name]
     return {path: len((root / path).read_text(encoding="utf-8").splitlines()) for path in paths
-            if (path.suffix in SUFFIXES or path.name == "solutions.json" or _is_variant(path))
-            and (root / path).is_file()}
-
-
-def _is_variant(path: Path) -> bool:
-    return path.name == "variants.json"
+            if (path.suffix in SUFFIXES or path.name in KIND_OF_JSON) and (root / path).is_file()}
 
 
 def is_test(path: Path) -> bool:
@@ -54,10 +50,8 @@ def package_table(lines: dict[Path, int], top: str) -> list[str]:
 
 def kind_in_labs(path: Path) -> str | None:
     """Return what a file is to the labs, None if it is not theirs."""
-    if _is_variant(path):
-        return "wrong variants"
-    if path.name == "solutions.json":
-        return "right variants"
+    if path.name in KIND_OF_JSON:
+        return KIND_OF_JSON[path.name]
     if not path.parts[0].startswith("phase-"):
         return None
     return ("tests" if is_test(path) else "mutants" if "mutant" in str(path) or path.suffix in (".diff", ".patch")
