@@ -5,8 +5,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from mini_vllm.model_runner import RequestStep
-from mini_vllm.pictures import Cast, draw_batch
-from mini_vllm.pictures.batch import PER_ROW
+from mini_vllm.pictures import draw_batch
 
 #: a decodes its ninth token, b computes a chunk of three in the middle of its prompt.
 STEPS = {"a": RequestStep([7], [3, 5], 9, needs_logits=True),
@@ -35,31 +34,11 @@ def test_logits_are_marked_where_they_are_wanted():
     assert "3 rows of logits" in draw_batch(scored, 8).label
 
 
-def test_the_rectangle_counts_its_padding():
-    picture = draw_batch(STEPS, 8)
-    assert shapes(picture, "data-padding") == ["a", "a"]
-    assert "padded to the longest: 2 × 3 = 6 tokens, 2 of them padding" in picture.svg
-    assert "1 × 1 = 1 tokens, none of them padding" in draw_batch({"a": STEPS["a"]}, 8).svg
-
-
-def test_many_tokens_take_a_second_row_of_columns():
-    def draw(num_tokens):
-        return draw_batch({"a": RequestStep([5] * num_tokens, [1, 2, 3], num_tokens, True)}, 8)
-
-    assert draw(PER_ROW).height < draw(PER_ROW + 1).height
-    assert draw(PER_ROW + 1).svg.count(">slot<") == 2
-
-
 def test_words_are_shown_and_cut_to_their_column():
     picture = draw_batch(STEPS, 8, text_of={7: " king", 1: " Rumpelstiltskin", 2: " ", 3: "</svg>"}.__getitem__)
     assert ">king<" in picture.svg and ">␣<" in picture.svg and "&lt;/sv" in picture.svg
     assert "Rump" in picture.svg and "Rumpelstiltskin" not in picture.svg
     ElementTree.fromstring(picture.svg)
-
-
-def test_the_same_steps_give_the_same_picture_in_the_colours_of_the_cast():
-    assert draw_batch(STEPS, 8).svg == draw_batch(dict(STEPS), 8).svg
-    assert draw_batch(STEPS, 8).svg != draw_batch(STEPS, 8, cast=Cast(["x", "y"])).svg
 
 
 def test_a_step_without_tokens_is_refused():

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from mini_vllm.pictures.palette import NUM_REQUEST_COLOURS, ON_COLOUR, PAINTS, request_paint, style_sheet
+from mini_vllm.pictures.palette import NUM_REQUEST_COLOURS, ON_COLOUR, PAINTS, request_paint
 
 #: Linear RGB as seen with the three kinds of colour blindness at their strongest (Machado, Oliveira, Fernandes: A
 #: Physiologically-based Model for Simulation of Color Vision Deficiency, 2009).
@@ -56,10 +56,3 @@ def test_words_stand_out_from_what_they_stand_on(theme):
                               ("alarm", "paper", 4.5)):
         ratio = contrast(colour(ink), colour(paper))
         assert ratio > least, f"{ink} on {paper}, {theme}: {ratio:.2f}"
-
-
-def test_a_style_sheet_speaks_only_of_our_own_names_and_only_of_what_changes():
-    sheet = style_sheet([("fill", "ink"), ("stroke", "line"), ("fill", "request-0"), ("fill", "ink")])
-    assert sheet.count("{") == 3 and sheet.count(".mv-") == 2, sheet
-    assert ".mv-f-ink{fill:#eceff1}" in sheet and "request" not in sheet
-    assert style_sheet([("fill", "request-1")]) == ""

@@ -34,14 +34,6 @@ def test_every_block_names_the_replicas_that_have_it_and_those_believed_to():
     assert picture.look == LOOK_AT_REPLICAS
 
 
-def test_the_tree_is_the_same_whatever_is_cached():
-    empty, full = (draw_replicas(PROMPTS, [counts] * 2, [counts] * 2) for counts in ({}, {"A": 9, "B": 9}))
-    boxes = [[(each.get("x"), each.get("y"), each.get("width")) for each in shapes(picture) if each.get("data-block")]
-             for picture in (empty, full)]
-    assert boxes[0] == boxes[1] and len(boxes[0]) == 4 and empty.width == full.width and empty.height == full.height
-    assert not any(badges(empty).values()), "a replica that is not named has nothing"
-
-
 def test_boxes_do_not_overlap_and_stay_inside():
     picture = draw_replicas(PROMPTS, [{"replica-0": 2, "replica-1": 1}] * 2, [{}] * 2)
     boxes = [tuple(float(each.get(name)) for name in ("x", "y", "width", "height")) for each in shapes(picture)

@@ -93,12 +93,3 @@ def test_a_match_that_ends_inside_a_block_says_how_far_it_goes():
     picture = draw_tree(manager.block_pool, matched=found, num_matched_tokens=num_found)
     assert picture.svg.count('data-part="matched"') == 2
     assert "3 of 4" in picture.svg and "4 of 4" not in picture.svg
-
-
-def test_a_long_text_stands_in_two_lines_and_none_begins_with_a_full_stop():
-    pool = BlockPool(4)
-    tree = PrefixTree(pool, block_size=4)
-    tree.insert(range(4), pool.get_new_blocks(1))
-    words = ["the", "golden", ".", "Where"]
-    svg = draw_tree(pool, text_of=lambda token: words[token]).svg
-    assert re.findall(r">([^<>]*(?:golden|Where)[^<>]*)</text>", svg) == ["the golden .", "Where"]

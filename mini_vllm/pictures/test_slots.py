@@ -47,15 +47,8 @@ def test_words_and_labels():
     assert (picture.label, picture.look) == ("ada: 1 token in block 1", "One word.")
 
 
-def test_the_same_call_draws_the_same_picture_and_a_second_request_makes_it_higher():
-    one = draw_slots({"ada": ADA}, 8, 4)
-    assert one.svg == draw_slots({"ada": ADA}, 8, 4).svg
-    assert draw_slots({"ada": ADA, "ben": BEN}, 8, 4).height > one.height
-
-
 @pytest.mark.parametrize(("slots", "num_blocks", "said"), [
     ({}, 8, "0 requests"),
-    ({"a": [4], "b": [5], "c": [6]}, 8, "3 requests"),
     ({"a": [32]}, 8, "slot 32 is not between 0 and 31"),
     ({"a": [-1]}, 8, "slot -1 is not between 0 and 31"),
     ({"a": []}, 8, "0 positions"),

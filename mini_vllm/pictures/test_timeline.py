@@ -1,10 +1,7 @@
 """The picture of a trace shows everything in the trace, and nothing else: the SVG is read back and compared."""
 
 import json
-import random
 import re
-import sys
-import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 
@@ -13,13 +10,13 @@ import pytest
 from mini_vllm.checks import install_line
 from mini_vllm.cli import main
 from mini_vllm.models.loader import load
-from mini_vllm.pictures import Cast, block_panel, step_through
+from mini_vllm.pictures import Cast, step_through
 from mini_vllm.pictures.palette import PAINTS
 from mini_vllm.pictures.pool_state import PoolState
 from mini_vllm.pictures.timeline import LOOK_AT_TIMELINE, draw_trace
 from mini_vllm.trace.recorder import StepTrace
 from mini_vllm.trace.summary import tell_time
-from mini_vllm.trace.test_trace import RUNS, by_hand, run_drafting, run_plain, run_preempting, run_sharing
+from mini_vllm.trace.test_trace import RUNS, by_hand, run_drafting, run_plain, run_preempting
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -162,57 +159,16 @@ def test_every_block_is_drawn_in_its_state(simulation, drawing):
     assert not drawn
 
 
-def test_shared_blocks_are_hatched_and_no_others(drawing):
-    def place(shape):
-        return tuple(shape.get(name) for name in ("x", "y", "width", "height"))
-
-    shapes = [shape for row in drawing.find("g", "data-block") for shape in row if shape.tag.endswith("rect")]
-    hatched = {place(shape) for shape in shapes if shape.get("fill") == "url(#mv-hatch)"}
-    assert hatched == {place(shape) for shape in shapes if shape.get("data-state") == "shared"}
-
-
-def test_who_holds_a_block_is_written_on_it(simulation, drawing):
-    cast = Cast.of_trace(simulation.trace)
-    for row in drawing.find("g", "data-block"):
-        owners = set()
-        for shape in row:  # letters follow the shape that they are written on
-            if shape.get("data-state"):
-                owners = {cast.letter(name) for name in re.split(", | and kept.*|shared by ", drawing.title(shape)
-                                                                 .partition(": ")[2])}
-            elif shape.tag.endswith("text"):
-                letters = shape.text.split(" ")
-                assert set(letters) <= owners or letters[1].startswith("+"), (shape.text, owners)
-
-
-def test_a_block_fills_up_token_by_token():
-    """Check blocks of 4 tokens: a prompt of 5 fills one and a quarter, then each step adds a token."""
-    blocks = {"tables": {"a": [1, 2]}, "blocks": [[1, 1, False], [2, 1, False]]}
-    drawing = Drawing(by_hand({"tokens": {"a": [0, 5]}, "prompts": {"a": 5}, **blocks},
-                              *({"tokens": {"a": [5 + i, 1]}} for i in range(3)), {}))
-    full, filling = drawing.find("g", "data-block")
-    assert [shape.tag.rpartition("}")[2] for shape in full] == ["rect", "text"], "a full block is no more than that"
-    box, path = (next(shape for shape in filling if shape.tag.endswith(tag)) for tag in ("rect", "path"))
-    bottom = float(box.get("y")) + float(box.get("height"))
-    tops = [float(y) for y in re.findall(r"L?[\d.]+ ([\d.]+)H", path.get("d"))]
-    assert [(bottom - top) / float(box.get("height")) for top in tops] == pytest.approx([1 / 4, 2 / 4, 3 / 4, 1])
-    assert float(box.get("fill-opacity")) < 0.5
-
-
-def test_every_request_has_a_row_with_its_prompt(simulation, drawing):
-    rows = {row.get("data-request"): [text.text for text in row if text.get("data-part") == "prompt"]
-            for row in drawing.find("g", "data-request")}
-    assert rows == {name: [str(num)] for step in simulation.trace.steps for name, num in step["prompts"].items()}
+def test_every_request_has_a_row_with_its_prompt_and_what_was_found_in_the_cache(simulation, drawing):
+    trace = simulation.trace
+    rows = {row.get("data-request"): {part: [text.text for text in row if text.get("data-part") == part]
+                                      for part in ("prompt", "found")} for row in drawing.find("g", "data-request")}
+    firsts = {name: before for step in reversed(trace.steps) for name, (before, _) in step["tokens"].items()}
+    assert rows == {name: {"prompt": [str(num)], "found": [str(firsts[name])] if firsts.get(name) else []}
+                    for step in trace.steps for name, num in step["prompts"].items()}
     letters = [next(text.text for text in row if text.tag.endswith("text"))
                for row in drawing.find("g", "data-request")]
-    cast = Cast.of_trace(simulation.trace)
-    assert letters == [cast.letter(name) for name in rows] and len(set(letters)) == len(letters)
-
-
-def test_what_was_found_in_the_cache_stands_beside_the_prompt(simulation, drawing):
-    firsts = {name: before for step in reversed(simulation.trace.steps) for name, (before, _) in step["tokens"].items()}
-    rows = {row.get("data-request"): [int(text.text) for text in row if text.get("data-part") == "found"]
-            for row in drawing.find("g", "data-request")}
-    assert rows == {name: [firsts[name]] if firsts.get(name) else [] for name in rows}
+    assert letters == [Cast.of_trace(trace).letter(name) for name in rows] and len(set(letters)) == len(letters)
 
 
 def test_the_headline_agrees_with_the_run(simulation, drawing):
@@ -253,11 +209,6 @@ def test_the_bars_agree_with_the_steps(simulation, drawing):
     assert len(drawing.bars) == len(trace.steps)
 
 
-def test_preemptions_are_crossed_as_often_as_they_happened(simulation, drawing):
-    crosses = drawing.find("path", "data-kind", "preempted")
-    assert len(crosses) == simulation.scheduler.num_preemptions
-
-
 def test_ends_are_marked_and_an_abort_looks_different(simulation, drawing):
     drawn = {(row.get("data-request"), each.get("data-end")) for row in drawing.find("g", "data-request")
              for each in row if each.get("data-end")}
@@ -265,12 +216,6 @@ def test_ends_are_marked_and_an_abort_looks_different(simulation, drawing):
                      for name, status in step["finished"].items()}
     looks = {("l" in each.get("d"), each.get("data-end")) for each in drawing.find("path", "data-end")}
     assert looks <= {(False, "good"), (True, "bad")}, "by shape, not only by colour"
-
-
-def test_copies_are_marked():
-    simulation = run_sharing()
-    num_copies = sum(len(step["copies"]) for step in simulation.trace.steps)
-    assert len(Drawing(simulation.trace).find("circle", "data-part", "copy")) == num_copies > 0
 
 
 def test_no_letter_stands_under_the_line_of_a_copy():
@@ -313,100 +258,23 @@ def test_equal_neighbours_are_one_shape_and_the_tooltip_tells_of_all():
               "steps 3 to 4: 1 token each of b, 17 computed before"]}
 
 
-def test_numbers_stand_in_the_cells_of_a_prompt_even_if_they_are_one_shape():
-    drawing = Drawing(by_hand(*({"tokens": {"a": [8 * i, 8]}, "prompts": {"a": 99}} for i in range(3))))
-    row = drawing.find("g", "data-request", "a")[0]
-    assert len([shape for shape in row if shape.get("data-kind")]) == 1
-    assert [text.text for text in row if text.tag.endswith("text")] == ["a", "99", "8", "8", "8"]
+PROMPT = {"tokens": {"a": [0, 5]}, "prompts": {"a": 5}}
+LOST = {"preempted": ["a"], "waiting": ["a"]}
 
 
-def test_the_more_tokens_the_taller():
-    drawing = Drawing(by_hand({"tokens": {"a": [0, 1], "b": [0, 4], "c": [0, 8]}, "prompts": {"a": 9, "b": 9, "c": 9}}))
-    heights = [float(each.get("height")) for each in drawing.find("rect", "data-kind", "prompt")]
-    assert heights == sorted(heights) and len(set(heights)) == 3 and heights[0] >= heights[-1] / 2
-
-
-def test_decodes_are_seen_beside_a_large_piece():
-    """Draw a piece of 200 tokens and five decoding requests: each of the five has its own visible bar."""
-    names = "abcde"
-    drawing = Drawing(by_hand({"tokens": {"p": [0, 200], **{name: [9, 1] for name in names}},
-                               "prompts": {"p": 300, **dict.fromkeys(names, 9)}}, budget=256))
-    bars = [tuple(map(float, bar)) for path in drawing.find("path", "data-bars")
-            for bar in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)", path.get("d"))]
-    heights = sorted(height for _, _, _, height in bars)
-    assert len(bars) == 6 and all(height >= 4 for height in heights) and heights[-1] > 30
-    tops = sorted((y, height) for _, y, _, height in bars)
-    assert all(y + height <= below for (y, height), (below, _) in zip(tops, tops[1:])), "they do not overlap"
-
-
-def test_what_is_computed_again_is_marked_by_more_than_a_colour():
-    drawing = Drawing(by_hand({"tokens": {"a": [0, 8]}, "prompts": {"a": 8}}, {"preempted": ["a"], "waiting": ["a"]},
-                              {"tokens": {"a": [0, 8]}}))
-    row = drawing.find("g", "data-request", "a")[0]
-    boxes = {shape.get("data-kind"): shape for shape in row if shape.get("data-kind") in ("prompt", "recomputed")}
-    lines = [shape for shape in row if shape.get("fill") == PAINTS["alarm"].light]
-    assert [line.get("x") for line in lines] == [boxes["recomputed"].get("x")]
-
-
-def test_the_same_tokens_twice_are_two_shapes():
-    """Compute the same tokens three times, without a recorded preemption: each time is a separate shape."""
-    drawing = Drawing(by_hand(*({"tokens": {"a": [0, 8]}, "prompts": {"a": 8}} for _ in range(3))))
-    titles = [drawing.title(shape) for shape in drawing.find("rect", "data-kind")]
-    assert titles == ["step 0: 8 tokens of a, 0 computed before",
-                      "step 1: 8 tokens of a, 0 computed before, 8 recomputed",
-                      "step 2: 8 tokens of a, 0 computed before, 8 recomputed"]
-
-
-def test_what_stops_and_begins_again_is_two_shapes():
-    drawing = Drawing(by_hand({"waiting": ["a"]}, {}, {"waiting": ["a"]}))
-    assert drawing.cells() == {("a", 0): "waiting", ("a", 2): "waiting"}
-
-
-def test_a_request_ends_after_its_last_cell_or_before_the_step_in_which_it_is_missed():
-    drawing = Drawing(by_hand({"tokens": {"a": [0, 2], "b": [0, 2]}, "prompts": {"a": 2, "b": 2}},
-                              {"tokens": {"a": [2, 1]}, "sampled": ["a"], "finished": {"a": "stop", "b": "abort"}}))
-    ends = {row.get("data-request"): float(re.match(r"M(\S+) ", each.get("d"))[1])
-            for row in drawing.find("g", "data-request") for each in row if each.get("data-end")}
-    assert (ends["a"] - drawing.left) // drawing.cell == 2 and (ends["b"] - drawing.left) // drawing.cell == 1
-
-
-def test_a_second_request_of_the_same_id_recomputes_nothing():
-    step = {"tokens": {"a": [0, 5]}, "finished": {"a": "length"}}
-    drawing = Drawing(by_hand({**step, "prompts": {"a": 5}}, step))
-    assert drawing.cells() == {("a", 0): "prompt", ("a", 1): "prompt"}
-    assert "again" not in drawing.said("facts")
-
-
-def test_a_recomputation_that_ends_in_a_new_token_counts_both():
-    drawing = Drawing(by_hand({"tokens": {"a": [0, 6]}, "prompts": {"a": 5}}, {"preempted": ["a"], "waiting": ["a"]},
-                              {"tokens": {"a": [4, 3]}, "sampled": ["a"]}))
-    assert drawing.cells() == {("a", 0): "prompt", ("a", 1): "preempted", ("a", 2): "recomputed"}
-    assert "5 prompt, 0 recomputed, 1 decode" in drawing.bars[0]
-    assert "0 prompt, 2 recomputed, 1 decode" in drawing.bars[2]
-
-
-def test_who_runs_and_gets_no_token_is_seen():
-    drawing = Drawing(by_hand({"tokens": {"a": [0, 8]}, "prompts": {"a": 20}, "tables": {"a": [1, 2]},
-                               "blocks": [[1, 1, True], [2, 1, True]]}, {}, {},
-                              {"tokens": {"a": [8, 8]}}))
-    assert drawing.cells() == {("a", 0): "prompt", ("a", 1): "idle", ("a", 2): "idle", ("a", 3): "prompt"}
-
-
-def test_an_id_that_was_only_ever_sampled_has_a_row():
-    drawing = Drawing(by_hand({"tokens": {"a#0": [0, 4]}, "prompts": {"a#0": 4}, "sampled": ["a#0", "a#1"]}, {}))
-    assert drawing.cells() == {("a#0", 0): "prompt", ("a#1", 0): "forked"}
-    assert "1 request (2 sequences)" in drawing.headline
-    assert len(drawing.find("path", "data-part", "fork")) == 1
-
-
-def test_an_id_without_a_prompt_is_drawn_by_the_number_of_its_tokens():
-    drawing = Drawing(by_hand({"tokens": {"a": [0, 4]}}, {"tokens": {"a": [4, 1]}}, {"finished": {"b": "error"}}))
-    assert drawing.cells() == {("a", 0): "prompt", ("a", 1): "decode"}
-    assert [row.get("data-request") for row in drawing.find("g", "data-request")] == ["a", "b"]
-
-
-def test_steps_in_which_nothing_happens_can_be_drawn():
-    assert Drawing(by_hand({}, {})).headline.startswith("0 requests served in 2 steps")
+@pytest.mark.parametrize("steps, cells", [
+    ([{}, {}], {}),
+    ([{"waiting": ["a"]}, {}, {"waiting": ["a"]}], {("a", 0): "waiting", ("a", 2): "waiting"}),
+    ([{**PROMPT, "finished": {"a": "length"}}, PROMPT], {("a", 0): "prompt", ("a", 1): "prompt"}),
+    ([PROMPT, LOST, {"tokens": {"a": [4, 3]}}], {("a", 0): "prompt", ("a", 1): "preempted", ("a", 2): "recomputed"}),
+    ([{**PROMPT, "prompts": {"a": 20}, "tables": {"a": [1]}, "blocks": [[1, 1, True]]}, {}, {"tokens": {"a": [5, 8]}}],
+     {("a", 0): "prompt", ("a", 1): "idle", ("a", 2): "prompt"}),
+    ([{**PROMPT, "sampled": ["a", "a#1"]}, {}], {("a", 0): "prompt", ("a#1", 0): "forked"}),
+    ([{"tokens": {"a": [0, 4]}}, {"tokens": {"a": [4, 1]}}], {("a", 0): "prompt", ("a", 1): "decode"}),
+], ids=["nothing happens", "waits twice", "the same id again", "recomputed and decoded", "runs without a token",
+        "only ever sampled", "no prompt recorded"])
+def test_unusual_runs_have_their_cells(steps, cells):
+    assert Drawing(by_hand(*steps)).cells() == cells
 
 
 def test_the_budget_is_a_line_if_it_is_in_sight():
@@ -450,16 +318,15 @@ def guessed(*drafts, num_before=4):
     return by_hand(*steps, budget=20)
 
 
-def places(drawing, part):
-    """Map each (request, step) to the boxes (x, y, width, height) of a part: "accepted" or "rejected"."""
-    found = {}
+def num_squares(drawing, part):
+    """Map each (request, step) to the number of its squares of a part: "accepted" or "rejected"."""
+    found = Counter()
     for row in drawing.find("g", "data-request"):
         for shape in row:
-            for box in re.findall(r"M(\S+) (\S+?)h(\S+?)v(\S+?)h", shape.get("d", "")) if shape.get(
-                    "data-part") == part else ():
-                x, y, width, height = map(float, box)
-                step = drawing.first + int((x + width / 2 - drawing.left) // drawing.cell)
-                found.setdefault((row.get("data-request"), step), []).append((x, y, width, height))
+            if shape.get("data-part") == part:
+                for left, width in re.findall(r"M(\S+) \S+?h(\S+?)v\S+?h", shape.get("d")):
+                    step = int((float(left) + float(width) / 2 - drawing.left) // drawing.cell)
+                    found[row.get("data-request"), drawing.first + step] += 1
     return found
 
 
@@ -468,34 +335,20 @@ def test_every_drafted_token_is_a_square_in_its_cell(drafting, which):
     drawing = Drawing(drafting, **which)
     shown = range(drawing.first, drawing.first + drawing.num_steps)
     drafts = {(name, i): draft for i in shown for name, draft in drafting.steps[i].get("drafts", {}).items()}
-    accepted, rejected = places(drawing, "accepted"), places(drawing, "rejected")
-    assert {key: len(boxes) for key, boxes in accepted.items()} == {key: a for key, (_, a) in drafts.items() if a}
-    assert {key: len(boxes) for key, boxes in rejected.items()} == {
-        key: drafted - right for key, (drafted, right) in drafts.items() if drafted > right}
+    accepted, rejected = num_squares(drawing, "accepted"), num_squares(drawing, "rejected")
+    assert accepted == {key: a for key, (_, a) in drafts.items() if a}
+    assert rejected == {key: drafted - right for key, (drafted, right) in drafts.items() if drafted > right}
     expected = {key: kind for key, kind in expected_cells(drafting).items() if key[1] in shown}
     assert drawing.cells() == {**expected, **dict.fromkeys(drafts, "drafted")} and accepted and rejected
-    tops = {row.get("data-request"): float(next(iter(row)).get("y")) for row in drawing.find("g", "data-request")}
-    for name, step in drafts:
-        boxes = [*accepted.get((name, step), ()), *rejected.get((name, step), ())]
-        left = drawing.left + (step - drawing.first) * drawing.cell
-        for x, y, width, height in boxes:
-            assert left < x and x + width < left + drawing.cell and width == height >= 2
-            assert tops[name] - 3 < y and y + height < tops[name] + 19, "rows are 24 high, and their letters 16"
-        assert len({(round(x, 2), round(y, 2)) for x, y, *_ in boxes}) == len(boxes), "two squares in one place"
+    test_no_shape_and_no_text_leaves_the_picture(drawing)
 
 
-def test_drafts_are_told_by_shape_and_in_words():
+def test_drafts_are_told_in_words():
     drawing = Drawing(guessed([7, 5], [7, 5], [3, 0], None))
     (row,) = drawing.find("g", "data-request")
     assert [drawing.title(shape) for shape in row if shape.get("data-kind")][1:] == [
         "steps 1 to 2: 1 token each of a, 4 computed before, 7 each drafted, 5 each accepted",
         "step 3: 1 token of a, 16 computed before, 3 drafted, 0 accepted", "step 4: 1 token of a, 17 computed before"]
-    looks = {part: {(shape.get("fill"), shape.get("stroke")) for shape in row if shape.get("data-part") == part}
-             for part in ("accepted", "rejected")}
-    paper, colour = PAINTS["paper"].light, PAINTS["request-0"].light
-    assert looks == {"accepted": {(colour, PAINTS["line"].light)}, "rejected": {(paper, PAINTS["faint"].light)}}
-    pearls = [shape.get("d") for shape in row if re.fullmatch(r"(M\S+ \S+a[^M]*a[^M]*z)+", shape.get("d", ""))]
-    assert [path.count("M") for path in pearls] == [2, 1], "the token that the model adds is round"
     assert "0 recomputed, 1 decode tokens, 7 drafted, 5 accepted;" in drawing.bars[1]
 
 
@@ -505,50 +358,9 @@ def test_drafts_are_told_by_shape_and_in_words():
 def test_the_legend_explains_drafts_that_occur(drafts, told):
     trace = guessed(*drafts)
     drawing = Drawing(trace)
-    texts = [text.text for text in drawing.find("text")]
-    assert [text for text in texts if text and text.startswith("drafted")] == told
-    assert "one token decoded" in texts, "the token that the model adds"
-    brief = draw_trace(trace, is_brief=True)
-    assert [text in brief.svg for text in ("drafted, accepted", "drafted, rejected")] == [
-        "drafted tokens, accepted" in told, "drafted tokens, rejected" in told]
+    assert [text.text for text in drawing.find("text") if (text.text or "").startswith("drafted")] == told
     assert (drawing.picture.look == LOOK_AT_TIMELINE) == (not told)
     assert draw_trace(trace, look="See?").look == "See?"
-
-
-def test_a_picture_without_drafts_does_not_speak_of_them(drawing):
-    assert "draft" not in drawing.svg + drawing.picture.look and "accepted" not in drawing.svg
-
-
-def test_in_narrow_cells_drafts_are_bars_up_and_down():
-    drawing = Drawing(guessed(*[[4, 4], [8, 4], [8, 0], None] * 75))
-    assert drawing.cell < 3.4
-    up, down = (places(drawing, part) for part in ("accepted", "rejected"))
-    assert set(up) == {("a", step) for i in range(75) for step in (4 * i + 1, 4 * i + 2)}
-    assert set(down) == {("a", step) for i in range(75) for step in (4 * i + 2, 4 * i + 3)}
-    (_, top, _, high), (_, bottom, _, low) = up["a", 2][0], down["a", 2][0]
-    assert high == pytest.approx(low) and top + high < bottom and down["a", 3][0][3] == pytest.approx(2 * low)
-    test_no_shape_and_no_text_leaves_the_picture(drawing)
-
-
-def test_rejected_drafts_are_a_hollow_bar_below_the_decoded_tokens():
-    drawing = Drawing(guessed([7, 5], None, [3, 3]))
-    bars = {path.get("data-bars"): re.findall(r"M(\S+) (\S+?)h\S+?v(\S+?)h", path.get("d"))
-            for path in drawing.find("path", "data-bars")}
-    ((x, y, height),) = bars["paper"]
-    mine = [(float(top), float(high)) for left, top, high in bars["request-0"] if left == x]
-    assert len(mine) == 6 and float(y) > max(top + high for top, high in mine) - 0.01, "5 accepted, and one more"
-    unit = (mine[-1][0] - mine[0][0]) / 5
-    assert float(height) == pytest.approx(2 * unit, abs=0.8)
-    assert len(bars["request-0"]) == 1 + 6 + 1 + 4
-
-
-@pytest.mark.parametrize("is_brief", [False, True])
-def test_pictures_with_drafts_stay_on_their_paper(drafting, is_brief):
-    svg = draw_trace(drafting, is_brief=is_brief).svg
-    colours = set(re.findall(r'(?:fill|stroke)="([^"]+)"', svg)) - {"none", "url(#mv-hatch)"}
-    assert colours <= {paint.light for paint in PAINTS.values()}
-    if not is_brief:
-        test_no_shape_and_no_text_leaves_the_picture(Drawing(drafting))
 
 
 def test_slides_tell_of_drafts_and_count_accepted_tokens():
@@ -564,38 +376,25 @@ def test_slides_tell_of_drafts_and_count_accepted_tokens():
 def test_a_part_shows_what_the_whole_shows_there():
     simulation = run_preempting()
     whole, part = Drawing(simulation.trace), Drawing(simulation.trace, first_step=9, num_steps=6)
-    assert part.num_steps == 6
+    assert part.headline.startswith(f"Steps 9 to 14 of {len(simulation.trace.steps)}: ") and part.num_steps == 6
     assert part.cells() == {key: kind for key, kind in whole.cells().items() if key[1] in range(9, 15)}
     assert part.blocks().keys() == {key for key in whole.blocks() if key[1] in range(9, 15)}
     assert part.bars == whole.bars[9:15]
-
-
-def test_the_headline_of_a_part_is_of_the_part():
-    trace = run_preempting().trace
-    again = next(i for i, bar in enumerate(Drawing(trace).bars) if " 0 recomputed" not in bar)
-    part = Drawing(trace, first_step=again, num_steps=1)  # the lost tokens were computed before this part begins
-    assert part.headline.startswith(f"Steps {again} to {again} of {len(trace.steps)}: ")
-    assert f"{num_recomputed(trace)} of them again" in part.said("facts") and "preemption" not in part.said("facts")
-
-
-def test_without_num_steps_it_is_drawn_to_the_end():
-    trace = run_plain().trace
-    assert Drawing(trace, first_step=2).svg == Drawing(trace, first_step=2, num_steps=4).svg
 
 
 @pytest.mark.parametrize("which, complaint", [
     ({"first_step": -1}, "first_step is -1, must be from 0 to 5"),
     ({"first_step": 6}, "first_step is 6, must be from 0 to 5"),
     ({"num_steps": 0}, "num_steps is 0, must be from 1 to 6"),
-    ({"num_steps": -3}, "num_steps is -3, must be from 1 to 6"),
     ({"first_step": 4, "num_steps": 3}, "num_steps is 3, must be from 1 to 2"),
+    ({"width": 479}, "width is 479, must be from 480 to 10000"),
+    ({"width": 10_001}, "width is 10001, must be from 480 to 10000"),
 ])
-def test_steps_that_are_not_there_are_refused(which, complaint):
+def test_a_part_or_width_out_of_bounds_is_refused(which, complaint):
+    trace = run_plain().trace
+    Drawing(trace, first_step=5, num_steps=1, width=10_000)
     with pytest.raises(ValueError, match=complaint):
-        draw_trace(run_plain().trace, **which)
-
-
-def test_a_trace_without_steps_is_refused():
+        draw_trace(trace, **which)
     with pytest.raises(ValueError, match="the trace has no steps"):
         draw_trace(StepTrace())
 
@@ -603,8 +402,7 @@ def test_a_trace_without_steps_is_refused():
 # ---- the file
 
 
-@pytest.mark.parametrize("odd", ['<&">', "</title><script>", "it's", "a\x00b\x1b", "\ud800", "日本語" * 9, "",
-                                 "x" * 500])
+@pytest.mark.parametrize("odd", ["</title><script>&", "a\x00b\x1b", "\ud800", "", "x" * 500])
 def test_odd_ids_are_escaped(odd):
     drawing = Drawing(by_hand({"tokens": {odd: [0, 2], "b": [0, 1]}, "prompts": {odd: 2, "b": 2}},
                               {"preempted": [odd], "waiting": [odd], "tables": {"b": [1]}, "blocks": [[1, 1, True]]},
@@ -634,13 +432,6 @@ def test_it_is_drawn_for_light_and_dark_paper():
     assert len(selectors) >= 8 and all(each.startswith(".mv-") for each in selectors), sheet
 
 
-def test_a_background_is_painted_first():
-    root = Drawing(run_plain().trace).root
-    paper = next(each for each in root if each.tag.endswith("rect"))
-    assert paper.get("fill") == PAINTS["paper"].light
-    assert [paper.get("width"), paper.get("height")] == [root.get("width"), root.get("height")]
-
-
 def test_the_same_trace_gives_the_same_bytes(simulation, tmp_path):
     trace = simulation.trace
     svg = draw_trace(trace).svg
@@ -653,79 +444,20 @@ def test_the_same_trace_gives_the_same_bytes(simulation, tmp_path):
     assert json.dumps(loaded.steps) == before, "drawing changes no trace"
 
 
-def test_the_order_of_tables_does_not_matter():
-    blocks = [[1, 1, False], [2, 1, False]]
-    assert draw_trace(by_hand({"tables": {"a": [1], "b": [2]}, "blocks": blocks})) == draw_trace(
-        by_hand({"tables": {"b": [2], "a": [1]}, "blocks": blocks}))
-
-
-def test_a_large_trace_is_drawn_soon_and_stays_small():
-    """Draw 400 steps, 64 requests and 500 blocks.
-
-    In each step some blocks change owners, one prompt continues and one request is preempted.
-    """
-    rng, steps, tables = random.Random(0), [], {}
-    names, num_computed = [f"r{k}" for k in range(64)], dict.fromkeys((f"r{k}" for k in range(64)), 0)
-    for _ in range(400):
-        changed = {name: rng.sample(range(1, 501), 7) for name in rng.sample(names, 2)}
-        touched = {block_id for name in changed for block_id in (*changed[name], *tables.get(name, ()))}
-        tables.update(changed)
-        owned = [block_id for table in tables.values() for block_id in table]
-        prompt, victim = rng.sample(names, 2)
-        tokens = {name: [num_computed[name], 50 if name == prompt else 1] for name in names if name != victim}
-        num_computed = {name: sum(tokens.get(name, [0])) for name in names}
-        steps.append({"tokens": tokens, "sampled": list(tokens), "preempted": [victim], "waiting": [victim],
-                      "tables": changed, "prompts": {} if steps else dict.fromkeys(names, 100),
-                      "blocks": [[block_id, owned.count(block_id), True] for block_id in sorted(touched)]})
-    trace = by_hand(*steps, num_blocks=501, budget=512)
-    start_s = time.process_time()
-    svg = draw_trace(trace).svg
-    assert time.process_time() - start_s < 10, "of computing, 1.5 s at the time of writing"
-    assert len(svg) < 3_000_000
-    root = ElementTree.fromstring(svg)
-    assert len(root.findall(".//*[@data-request]")) == 64 and len(root.findall(".//*[@data-block]")) == 500
-
-
-def test_beyond_a_number_of_shapes_blocks_have_no_tooltips(monkeypatch):
-    trace = run_sharing().trace
-    monkeypatch.setattr(block_panel, "MAX_TITLES", 3)
-    drawn = Drawing(trace).blocks()
-    monkeypatch.undo()
-    assert {said for _, _, said in drawn.values()} == {""}
-    assert {key: drawn[key][:2] for key in drawn} == {
-        key: look[:2] for key, look in Drawing(trace).blocks().items()}
-
-
-def test_the_bars_of_a_long_run_add_up_even_where_equal_neighbours_are_one():
-    trace = by_hand(*({"tokens": {"a": [i, 1], "b": [i, 1]}, "prompts": {} if i else {"a": 1, "b": 1}}
-                      for i in range(300)))
-    drawing = Drawing(trace)
-    widths = [float(width) for path in drawing.find("path", "data-bars")
-              for width in re.findall(r"h([\d.]+)v", path.get("d"))]
-    assert sum(widths) == pytest.approx(600 * drawing.cell) and len(widths) == 4, "a first piece and a band each"
-
-
-@pytest.mark.parametrize("num_steps", [1, 36, 37, 600, 1500])
-def test_cells_shrink_but_stay_on_the_axis(num_steps):
+@pytest.mark.parametrize("num_steps", [1, 37, 1500])
+def test_cells_shrink_with_the_number_of_steps(num_steps):
     trace = by_hand(*({"tokens": {"a": [i, 1]}, "prompts": {"a": 1} if i == 0 else {}} for i in range(num_steps)))
     drawing = Drawing(trace)
     assert len(drawing.cells()) == num_steps and 2 <= drawing.cell <= 56
-    numbers = [float(text.get("x")) for text in drawing.find("text", "text-anchor", "middle") if text.text == "0"]
-    assert drawing.left + drawing.cell / 2 in numbers
+    assert len(drawing.svg) < 20_000 + 250 * num_steps, "a large file would be slow to open"
 
 
-@pytest.mark.parametrize("width", [480, 700, 1600])
+@pytest.mark.parametrize("width", [480, 1600])
 def test_a_picture_is_as_wide_as_it_is_asked_to_be(width, simulation):
     drawing = Drawing(simulation.trace, width=width)
     assert drawing.picture.width == float(drawing.root.get("width")) == width
     assert drawing.cells() == expected_cells(simulation.trace)
     test_no_shape_and_no_text_leaves_the_picture(drawing)
-
-
-@pytest.mark.parametrize("width", [0, -3, 479, 10_001])
-def test_a_width_out_of_bounds_is_refused(width):
-    with pytest.raises(ValueError, match=f"width is {width}, must be from 480 to 10000"):
-        draw_trace(run_plain().trace, width=width)
 
 
 # ---- names
@@ -744,70 +476,33 @@ def labels(drawing):
             for row in drawing.find("g", "data-request")}
 
 
-def test_rows_are_named_by_the_first_words_of_their_prompts():
-    drawing = Drawing(named({"request-0": "Once upon a time", "request-1": ""}))
-    assert labels(drawing) == {"request-0": "Once upon a time", "request-1": "request-1"}
+def test_rows_are_named_by_the_first_words_of_their_prompts_and_samples_are_numbered():
+    names = {"request-0": "Once upon a time", "request-1": "", "r#0": "The king said", "x#1": "A fox", "r#1": ""}
+    drawing = Drawing(named(names))
+    assert list(labels(drawing).items()) == [("request-0", "Once upon a time"), ("request-1", "request-1"),
+                                   ("r#0", "The king said #1"), ("r#1", "The king said #2"), ("x#1", "A fox")]
     assert "request-0: Once upon a time" in drawing.svg, "the pointer is told the id as well"
-
-
-def test_samples_of_one_prompt_stand_together_and_are_numbered_as_the_command_numbers_them():
-    names = {"r#0": "The king said", "other": "A fox", "r#2": "The king said", "r#1": ""}
-    assert list(labels(Drawing(named(names))).items()) == [
-        ("r#0", "The king said #1"), ("r#1", "The king said #2"), ("r#2", "The king said #3"), ("other", "A fox")]
-
-
-def test_an_id_that_only_looks_like_a_sample_is_none():
-    assert labels(Drawing(named({"x#1": "A fox", "ticket#77": ""}))) == {"x#1": "A fox", "ticket#77": "ticket#77"}
-
-
-def test_a_long_name_is_cut_and_its_number_is_not():
-    drawing = Drawing(named({f"r#{i}": "Wherever we went we were welcome" for i in range(2)}), width=480)
-    assert re.fullmatch("Wherever.*… #2", labels(drawing)["r#1"]) and drawing.left < 240
-
-
-def test_letters_and_colours_are_those_of_the_slides():
-    """Check that request B in a frame is B in the timeline, even if only a part of the trace is shown."""
-    trace = run_preempting().trace
-    drawing = Drawing(trace, first_step=9, num_steps=6)
-    slides = step_through(trace)
-    for row in drawing.find("g", "data-request"):
-        name, chip = row.get("data-request"), next(each for each in row if each.tag.endswith("rect"))
-        tables = [group for frame in slides.frames for group in ElementTree.fromstring(frame.svg)
-                  if group.get("data-table") == name]
-        assert {next(iter(table)).get("fill") for table in tables} == {chip.get("fill")}
+    narrow = Drawing(named({f"r#{i}": "Wherever we went we were welcome" for i in range(2)}), width=480)
+    assert re.fullmatch("Wherever.*… #2", labels(narrow)["r#1"]) and narrow.left < 240
 
 
 # ---- times
 
 
-def test_a_brief_picture_has_requests_and_blocks_and_says_nothing_of_tokens_and_times():
-    trace = by_hand({"tokens": {"a": [0, 3]}, "prompts": {"a": 3}, "sampled": ["a"]}, {"tokens": {"a": [3, 1]}})
-    whole, brief = (ElementTree.fromstring(draw_trace(trace, is_brief=is_brief).svg) for is_brief in (False, True))
-    said = [{each.text for each in root.iter() if each.tag.endswith("text")} for root in (whole, brief)]
-    gone = {"tokens in a step", "time of a step", "time", "10 ms"}
+def test_a_brief_picture_has_requests_and_blocks_and_says_nothing_of_tokens_and_times(simulation):
+    whole, brief = (draw_trace(simulation.trace, is_brief=is_brief) for is_brief in (False, True))
+    said = [{each.text for each in ElementTree.fromstring(each.svg).iter() if each.tag.endswith("text")}
+            for each in (whole, brief)]
+    gone = {"tokens in a step", "time of a step", "time"}
     assert gone <= said[0] and not gone & said[1] and {"request", "block", "step"} <= said[1]
-    kinds = [[each.get("data-kind") for each in root.iter() if each.get("data-kind")] for root in (whole, brief)]
-    assert kinds[1] and Counter(kinds[1]) <= Counter(kinds[0])
-    assert "prompt" in said[1] and not {"tokens of a prompt", "prompt", "3"} <= said[1], "short words, no numbers"
-
-
-def test_a_picture_without_blocks_still_has_the_numbers_of_its_steps(simulation):
-    whole, without = (draw_trace(simulation.trace, is_brief=True, has_blocks=has) for has in (True, False))
-    assert 'data-panel="blocks"' in whole.svg and 'data-panel="blocks"' not in without.svg
-    assert ">block<" not in without.svg and ">step<" in without.svg and without.height < whole.height
+    without = draw_trace(simulation.trace, is_brief=True, has_blocks=False)
+    assert ">block<" not in without.svg and ">step<" in without.svg and without.height < brief.height
     assert "data-state" not in without.svg, "nor in the legend"
 
 
-def test_the_time_of_each_step_is_a_bar_of_its_three_parts():
+def test_the_time_of_all_steps_is_told_in_its_three_parts():
     moments = [(0.0, 0.001, 0.009, 0.010), (0.010, 0.012, 0.016, 0.020), (0.025, 0.025, 0.029, 0.030)]
     drawing = Drawing(by_hand(*({"start_s": a, "planned_s": b, "computed_s": c, "end_s": d} for a, b, c, d in moments)))
-    heights = {part: [float(height) for height in re.findall(r"v-([\d.]+)", path.get("d"))]
-               for part in ("planning", "model and sampling", "text and the rest")
-               for path in drawing.find("path", "data-part", part)}
-    unit = heights["model and sampling"][0] / 8
-    assert heights["planning"] == pytest.approx([unit, 2 * unit], abs=0.02), "none in the last step"
-    assert heights["model and sampling"] == pytest.approx([8 * unit, 4 * unit, 4 * unit], abs=0.02)
-    assert heights["text and the rest"] == pytest.approx([unit, 4 * unit, unit], abs=0.02)
     assert {"planning 12%", "model and sampling 64%", "text and the rest 24%"} <= {
         text.text for text in drawing.find("text")}
 
@@ -818,19 +513,6 @@ def test_a_step_that_took_far_longer_is_cut_off_and_its_time_is_written():
              for start, end in zip([0, *ends], ends)]
     drawing = Drawing(by_hand(*steps))
     assert drawing.said("far-out") == "step 3: 1.00 s"
-    heights = [float(h) for h in re.findall(r"v-([\d.]+)", drawing.find("path", "data-part", "model and sampling")[0]
-                                            .get("d"))]
-    assert heights == pytest.approx([heights[0]] * 6), "the others are not flattened by it"
-
-
-def test_the_clock_runs_under_the_steps():
-    """Draw ten steps of 10 ms and one of 100 ms: half of the time falls into one cell."""
-    ends = [0.01 * i for i in range(1, 6)] + [0.15] + [0.15 + 0.01 * i for i in range(1, 6)]
-    steps = [{"start_s": start, "end_s": end} for start, end in zip([0, *ends], ends)]
-    drawing = Drawing(by_hand(*steps))
-    ticks = [(float(re.match(r"M([\d.]+)", tick.get("d"))[1]) - drawing.left) / drawing.cell
-             for tick in drawing.find("path", "data-part", "clock")]
-    assert ticks == pytest.approx([0, 2, 4, 5.1, 5.3, 5.5, 5.7, 5.9, 7, 9, 11], abs=0.01), "every 20 ms"
 
 
 def test_how_long_a_first_token_took_is_told_from_the_step_that_first_saw_the_request():
@@ -843,12 +525,10 @@ def test_how_long_a_first_token_took_is_told_from_the_step_that_first_saw_the_re
 
 
 def test_without_a_clock_nothing_is_said_of_times():
-    still = {"start_s": 0.0, "planned_s": 0.0, "computed_s": 0.0, "end_s": 0.0, "tokens": {"a": [0, 3]},
-             "prompts": {"a": 3}, "sampled": ["a"]}
-    drawing = Drawing(by_hand(still, {**still, "tokens": {"a": [3, 1]}, "prompts": {}}))
-    assert drawing.headline == "1 request served in 2 steps" and not drawing.find("g", "data-panel", "times")
+    still = {"start_s": 0.0, "planned_s": 0.0, "computed_s": 0.0, "end_s": 0.0, **PROMPT, "sampled": ["a"]}
+    drawing = Drawing(by_hand(still))
+    assert drawing.headline == "1 request served in 1 step" and not drawing.find("g", "data-panel", "times")
     assert not drawing.find("text", "data-part", "first-token")
-    assert not {"time", "time of a step"} & {text.text for text in drawing.find("text")}
 
 
 @pytest.mark.parametrize("seconds, told", [(0.0004, "0.4 ms"), (0.00994, "9.9 ms"), (0.054, "54 ms"), (1.0, "1.00 s"),
@@ -873,12 +553,6 @@ def test_the_command_draws_svg_and_png(saved, capsys):
         StepTrace.load(saved), num_steps=3, width=600).svg
     assert main(["trace", str(saved), "-o", str(saved.with_suffix(".PNG"))]) == 0
     assert saved.with_suffix(".PNG").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_png_without_its_maker_is_refused_and_the_extra_named(saved, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "resvg_py", None)
-    assert main(["trace", str(saved), "-o", str(saved.with_suffix(".png"))]) == 2
-    assert f"a PNG needs resvg-py: {install_line('png')}; " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments, complaint", [

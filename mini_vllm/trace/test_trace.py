@@ -163,30 +163,12 @@ def test_a_step_tells_what_the_timeline_tells(simulation):
         assert step["start_s"] <= step["planned_s"] <= step["computed_s"] <= step["end_s"]
 
 
-def test_the_header_is_that_of_the_scheduler():
-    assert run_plain().trace.header == {"format": FORMAT, "num_blocks": 101, "block_size": SIZE, "max_num_seqs": 4,
-                                        "max_num_batched_tokens": 8}
-
-
 def test_every_request_is_introduced_once_with_its_prompt_and_ends_once():
     trace = run_preempting().trace
     assert [name for step in trace.steps for name in step["prompts"]] == ["a", "b", "c", "d"]
     assert {k: v for step in trace.steps for k, v in step["prompts"].items()} == {"a": 6, "b": 7, "c": 8, "d": 9}
     assert sorted((k, v) for step in trace.steps for k, v in step["finished"].items()) == [
         (name, "length") for name in "abcd"]
-
-
-def test_who_computes_goes_on_where_it_stopped_unless_it_was_preempted(simulation):
-    num_computed, num_resumed = {}, 0
-    for i, step in enumerate(simulation.trace.steps):
-        for name in step["preempted"]:
-            num_computed[name] = None
-        for name, (before, num) in step["tokens"].items():
-            if num_computed.get(name) is not None:
-                assert before == num_computed[name], f"step {i}, {name}: {before} computed before"
-            num_resumed += name in num_computed and num_computed[name] is None
-            num_computed[name] = before + num
-    assert num_resumed <= simulation.scheduler.num_preemptions
 
 
 def test_changes_add_up_to_what_was_there_in_each_step(simulation):
@@ -202,39 +184,12 @@ def test_changes_add_up_to_what_was_there_in_each_step(simulation):
         assert blocks == simulation.trace.pools[i], f"blocks of step {i}"
 
 
-def test_all_preemptions_are_there(simulation):
-    assert sum(len(step["preempted"]) for step in simulation.trace.steps) == simulation.scheduler.num_preemptions
-
-
-def test_a_shared_prefix_is_seen_in_tokens_and_blocks():
-    steps = run_sharing().trace.steps
-    first = {}
-    for step in steps:
-        for name, (before, _) in step["tokens"].items():
-            first.setdefault(name, before)
-    assert first["r0"] == 0 and all(first[f"r{i}"] >= 16 for i in range(1, 6)), first
-    assert max(ref_cnt for step in steps for _, ref_cnt, _ in step["blocks"]) > 1
-
-
-def test_copies_are_pairs_of_blocks():
-    copies = [pair for step in run_sharing().trace.steps for pair in step["copies"]]
-    assert copies and all(len(pair) == 2 and pair[0] != pair[1] for pair in copies)
-
-
 def test_an_abort_between_two_steps_belongs_to_the_second():
     trace = run_aborting().trace
     assert trace.steps[2]["finished"] == {}
     assert trace.steps[3]["finished"] == {"b": "abort", "c": "abort"}
     assert trace.steps[3]["tables"]["b"] == [] and "c" not in trace.steps[3]["tables"]
     assert trace.steps[2]["waiting"] == ["c"] and trace.steps[3]["waiting"] == []
-
-
-def test_a_request_that_outgrows_the_pool_ends_with_its_status():
-    simulation = make(num_blocks=3)
-    simulation.add(request("big", 6, 40))
-    simulation.run()
-    assert simulation.trace.steps[-1]["finished"] == {"big": "kv_cache_full"}
-    assert simulation.trace.steps[-1]["tokens"] == {}
 
 
 # ---- drafts
@@ -267,13 +222,6 @@ def test_a_run_of_equal_drafts_goes_on_and_another_number_begins_a_new_one():
     assert [each.num_tokens for each in history.totals] == [4, 6, 6, 6, 6, 1], "drafted tokens are computed"
     assert facts(history)[:2] == ["29 tokens computed", "7 of 20 drafted tokens accepted"]
     assert "draft" not in " ".join(facts(History(run_plain().trace, range(6))))
-
-
-def test_accepted_tokens_that_are_lost_are_computed_again():
-    trace = by_hand({"tokens": {"a": [0, 4]}, "prompts": {"a": 4}},
-                    {"tokens": {"a": [4, 1]}, "drafts": {"a": [3, 2]}}, {"preempted": ["a"], "waiting": ["a"]},
-                    {"tokens": {"a": [0, 8]}})
-    assert History(trace, range(4)).totals[-1].num_again == 7, "4 of the prompt, 1 decoded, 2 accepted"
 
 
 def test_rejected_tokens_leave_their_block_empty():
@@ -338,12 +286,6 @@ def test_the_state_of_a_parser_has_no_number():
     assert len(records) == len(output.token_ids) and all(0 < num < 20 and state is None for num, state in records)
 
 
-def test_a_run_without_such_outputs_records_nothing_of_it(shallow):
-    trace = run_drafting(load(shallow("llama3"))).trace
-    assert "vocab_size" not in trace.header and not any("allowed" in step for step in trace.steps)
-    assert not any("match" in fact for fact in facts(History(trace, range(len(trace.steps)))))
-
-
 # ---- names
 
 
@@ -366,13 +308,6 @@ def test_of_a_prompt_only_the_beginning_is_kept():
     assert {key: value for step in trace.steps for key, value in step["names"].items()} == {
         "a": "Once upon a time", "b": "x" * 40, "c": "A secret that nobody is to read, not in…"}
     assert trace.header["model"] == "tiny-tales", "not where it lies"
-
-
-def test_names_and_model_survive_a_file(tmp_path):
-    trace = introduced({"a": "Once upon a time"})
-    trace.save(tmp_path / "run.trace")
-    loaded = StepTrace.load(tmp_path / "run.trace")
-    assert (loaded.header, loaded.steps) == (trace.header, trace.steps)
 
 
 def test_an_engine_introduces_itself_and_its_prompts(checkpoints):
@@ -399,8 +334,6 @@ def test_a_saved_trace_is_read_back_as_it_was(simulation, tmp_path):
     assert loaded.header == simulation.trace.header
     assert loaded.steps == simulation.trace.steps
     assert len(path.read_text().splitlines()) == 1 + len(loaded.steps)
-    loaded.save(path)
-    assert StepTrace.load(path).steps == simulation.trace.steps
 
 
 def test_odd_ids_survive_a_file(tmp_path):
@@ -408,11 +341,6 @@ def test_odd_ids_survive_a_file(tmp_path):
     trace = by_hand({"tokens": {odd: [0, 3]}, "prompts": {odd: 3}, "sampled": [odd]})
     trace.save(tmp_path / "odd.trace")
     assert StepTrace.load(tmp_path / "odd.trace").steps == trace.steps
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(OSError):
-        StepTrace.load(tmp_path / "none.trace")
 
 
 HEADER = json.dumps({"format": FORMAT, "num_blocks": 9, "block_size": 4, "max_num_seqs": 4,
@@ -424,52 +352,26 @@ STEP = json.dumps(by_hand({}).steps[0])
     ("", "is empty"),
     ("step 0: nothing\n", "line 1"),
     ("[1, 2]\n", "line 1"),
-    ("17\n", "line 1"),
-    ("null\n", "line 1"),
     ('{"request_id": "a"}\n', "line 1.*format"),
     ('{"format": 1}\n', "line 1.*num_blocks"),
-    (HEADER + '\n' + STEP.replace('"copies": []', '"copies": 7') + '\n',
-     "line 2.*copies is 7"),
+    (f"{HEADER}\n{STEP[:-1]}, \"drafts\": 3}}\n", "line 2.*drafts is 3"),
     ('{"format": 99}\n', "format 99"),
     (f"{HEADER}\n{STEP}\n{STEP[:40]}\n", "line 3"),
     (f"{HEADER}\n\n{STEP}\n", "line 2"),
     (f"{HEADER}\n{STEP}\n[1]\n", "line 3"),
-    (f'{HEADER}\n{STEP}\n"text"\n', "line 3"),
+    (b"\x89PNG\xff", "it is not text"),
     (f'{HEADER}\n{STEP.replace("sampled", "samples")}\n', "line 2.*sampled"),
 ])
 def test_a_file_that_is_no_trace_is_named_with_the_line(text, complaint, tmp_path):
     path = tmp_path / "some.file"
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(TraceError, match=complaint) as error:
         StepTrace.load(path)
     assert str(path) in str(error.value)
 
 
-def test_a_file_that_is_no_text_is_no_trace(tmp_path):
-    (tmp_path / "some.file").write_bytes(b"\x89PNG\r\n\x1a\n\xff\xfe")
-    with pytest.raises(TraceError, match="some.file"):
-        StepTrace.load(tmp_path / "some.file")
-
-
-def test_a_file_from_before_there_were_names_can_be_read(tmp_path):
-    path = tmp_path / "run.trace"
-    old = {name: value for name, value in json.loads(STEP).items() if name != "names"}
-    path.write_text(f"{HEADER}\n{json.dumps(old)}\n")
-    assert StepTrace.load(path).steps == [old]
-
-
-@pytest.mark.parametrize("text, complaint", [
-    (HEADER[:-1] + ', "model": 7}\n' + STEP, "line 1.*model is 7"),
-    (HEADER + "\n" + STEP[:-1] + ', "names": []}', r"line 2.*names is \[\]"),
-    (HEADER + "\n" + STEP[:-1] + ', "drafts": 3}', "line 2.*drafts is 3"),
-])
-def test_what_may_be_missing_must_be_right_if_it_is_there(text, complaint, tmp_path):
-    (tmp_path / "run.trace").write_text(text)
-    with pytest.raises(TraceError, match=complaint):
-        StepTrace.load(tmp_path / "run.trace")
-
-
-def test_what_a_later_version_adds_to_a_step_is_left_out(tmp_path):
-    path = tmp_path / "run.trace"
-    path.write_text(f"{HEADER}\n{json.dumps({**json.loads(STEP), 'mood': 'good'})}\n")
-    assert StepTrace.load(path).steps == [json.loads(STEP)]
+def test_traces_of_other_versions_can_be_read(tmp_path):
+    path, step = tmp_path / "run.trace", json.loads(STEP)
+    older = {name: value for name, value in step.items() if name != "names"}
+    path.write_text("\n".join([HEADER, json.dumps(older), json.dumps({**step, "mood": "good"})]))
+    assert StepTrace.load(path).steps == [older, step]
