@@ -11,25 +11,16 @@ from mini_vllm.backend import mx
 from mini_vllm.beam_search import beam_search
 from mini_vllm.conftest import checkpoint_width, make_talker, without_garbage_collector
 from mini_vllm.engine import LLMEngine
-from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
+from mini_vllm.engine_config import EngineConfig
 from mini_vllm.gpu.runner import PoolsThatStay
-from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.llm import LLM
 from mini_vllm.logit_rules import NO_TOKEN_LEFT
 from mini_vllm.models.loader import load
 from mini_vllm.native.runner import NativeKVCache
 from mini_vllm.request import SamplingParams
-from mini_vllm.sampler import Sampler
-from mini_vllm.scheduler import Scheduler
-from mini_vllm.trace.recorder import NoTrace
 
 #: Of two layers, keys and values, 8 tokens, half as many KV heads as heads, float32.
 BLOCK_BYTES = 2 * 2 * 8 * checkpoint_width() // 2 * 4
-
-
-@pytest.fixture(scope="module")
-def loaded(shallow):
-    return load(shallow("llama3"))
 
 
 def make_engine(loaded, parts=None, **settings):
@@ -119,23 +110,6 @@ def test_a_first_token_does_not_wait_for_the_step_after_it(loaded):
 
 
 @pytest.mark.without_drafts("looks at look-ahead, which drafts replace")
-def test_who_waits_without_a_seat_does_not_hinder_looking_ahead(loaded):
-    prompts = random_prompts(3, seed=6)
-    params = SamplingParams(max_tokens=9, temperature=0, ignore_eos=True)
-    alone = undisturbed(loaded, prompts, params)
-    engine = make_engine(loaded, max_num_seqs=1)
-    ids = [engine.add_request(prompt, params) for prompt in prompts]
-    for _ in range(2):
-        engine.step()
-    assert engine.scheduler.waiting and engine.lookahead.pending is not None
-    engine.lookahead.max_num_seqs = 2  # with a free seat, the next step would be another
-    engine.step()
-    assert engine.lookahead.pending is None
-    results = run(engine)
-    assert [results[name].token_ids for name in ids] == alone
-
-
-@pytest.mark.without_drafts("looks at look-ahead, which drafts replace")
 @pytest.mark.parametrize("drawing", [dict(temperature=0), dict(temperature=0.9, seed=3),
                                      dict(temperature=1.0, top_p=0.8, top_k=50, seed=4)], ids=str)
 def test_looking_ahead_changes_nothing(loaded, drawing):
@@ -159,51 +133,6 @@ def test_looking_ahead_changes_nothing(loaded, drawing):
         end = expected.index(expected[7]) + 1 if i % 3 == 0 else len(expected)
         got = results[f"r{i}"].token_ids
         assert got == expected[:end] if i != 6 else got == expected[:len(got)]
-
-
-def test_requests_that_come_later_change_nothing(loaded):
-    prompts, params = random_prompts(9, seed=3), mixed_params(9)
-    alone = undisturbed(loaded, prompts, params)
-    engine, results = make_engine(loaded), {}
-    for i, (prompt, own) in enumerate(zip(prompts, params)):
-        engine.add_request(prompt, own, f"r{i}")
-        results.update({output.request_id: output for output in engine.step()})
-    results.update(run(engine))
-    assert [results[f"r{i}"].token_ids for i in range(9)] == alone
-
-
-def test_a_cached_prefix_changes_nothing_but_the_work(loaded):
-    prompt = random_prompts(1, seed=5)[0] * 3
-    engine = make_engine(loaded)
-    outputs = []
-    for name in "ab":
-        engine.add_request(prompt, GREEDY, name)
-        outputs.append(run(engine)[name])
-    assert outputs[0].token_ids == outputs[1].token_ids
-    assert [output.usage.prompt_tokens_details.cached_tokens for output in outputs] == [0, len(prompt) - 1]
-
-
-def test_equal_prompts_of_one_step_share_their_blocks(loaded):
-    engine = make_engine(loaded)
-    prompt = random_prompts(1, seed=6)[0] * 2
-    for name in "abc":
-        engine.add_request(prompt, GREEDY, name)
-    engine.step()
-    tables = [engine.kv_cache.get_block_ids(name) for name in "abc"]
-    num_shared = (len(prompt) - 1) // 8
-    assert tables[0][:num_shared] == tables[1][:num_shared] == tables[2][:num_shared]
-    assert engine.kv_cache.block_pool.blocks[tables[0][0]].ref_cnt == 3
-    results = run(engine)
-    assert results["a"].token_ids == results["b"].token_ids == results["c"].token_ids
-
-
-def test_n_continuations_differ_and_repeat_with_the_seed(loaded):
-    params = SamplingParams(max_tokens=8, temperature=1.0, seed=7, n=3)
-    first, second = (make_llm(loaded).generate("hello", params)[0] for _ in range(2))
-    texts = [output.token_ids for output in first.outputs]
-    assert len({tuple(ids) for ids in texts}) == 3 and [o.index for o in first.outputs] == [0, 1, 2]
-    assert texts == [output.token_ids for output in second.outputs]
-    assert first.usage.completion_tokens == 24 and first.usage.prompt_tokens == 5
 
 
 # ---- outputs
@@ -235,66 +164,7 @@ def test_finish_reasons(loaded):
     assert stopped.outputs[0].stop_reason == token
 
 
-def test_a_stop_text_ends_the_output_and_is_not_shown(loaded):
-    llm = make_llm(loaded)
-    params = dict(max_tokens=40, temperature=0.9, seed=11, ignore_eos=True)
-    free = llm.generate("hello", SamplingParams(**params))[0]
-    stop = free.text[10:13]
-    stopped = llm.generate("hello", SamplingParams(stop=stop, **params))[0]
-    assert stopped.finish_reason == "stop" and stopped.outputs[0].stop_reason == stop
-    assert stopped.text == free.text[:free.text.index(stop)]
-
-
-def test_logprobs_come_with_every_token(loaded):
-    output = make_llm(loaded).generate("hello", SamplingParams(max_tokens=5, temperature=0, logprobs=3))[0]
-    logprobs = output.outputs[0].logprobs
-    assert [entry.token_id for entry in logprobs] == output.token_ids
-    for entry in logprobs:
-        first = entry.top[entry.token_id]
-        assert len(entry.top) == 3 and (entry.logprob, entry.rank, entry.text) == (first.logprob, 1, first.text)
-        assert entry.text == loaded.tokenizer.decode([entry.token_id], skip_special_tokens=False)
-    assert output.outputs[0].cumulative_logprob == pytest.approx(sum(entry.logprob for entry in logprobs))
-
-
-def test_the_context_limits_the_output(loaded):
-    llm = make_llm(loaded, max_model_len=20)
-    output = llm.generate(list(range(15)), SamplingParams(max_tokens=100, temperature=0, ignore_eos=True))[0]
-    assert (output.finish_reason, len(output.token_ids)) == ("length", 5)
-
-
-@pytest.mark.without_drafts("counts steps")
-def test_a_long_prompt_is_computed_in_chunks(loaded):
-    prompt = random_prompts(1, seed=9)[0] * 5
-    whole = make_llm(loaded).generate([prompt], GREEDY)[0]
-    engine = make_engine(loaded, max_num_batched_tokens=40)
-    engine.add_request(prompt, GREEDY, "r")
-    assert run(engine)["r"].token_ids == whole.token_ids
-    assert engine.num_steps == -(-len(prompt) // 40) + GREEDY.max_tokens - 1
-
-
 # ---- rejected requests
-
-
-@pytest.mark.parametrize("prompt, complaint", [
-    ("", "the prompt is empty: it has 0 tokens"),
-    ([], "the prompt is empty"),
-    ([5, 300], "the prompt has the token id 300, must be from 0 to 299"),
-    ([-1], "token id -1"),
-    ([1.5], "token id 1.5"),
-    (list(range(250)) * 3, "the prompt has 750 tokens; the context is 512"),
-])
-def test_a_bad_prompt_is_refused_and_leaves_nothing(loaded, prompt, complaint):
-    engine = make_engine(loaded)
-    with pytest.raises(ValueError, match=complaint):
-        engine.add_request(prompt, GREEDY)
-    assert not engine.has_unfinished_requests() and engine.kv_cache.block_pool.get_usage() == 0.0
-
-
-def test_what_can_never_fit_is_refused_with_the_number_needed(loaded):
-    engine = make_engine(loaded, num_blocks=5)
-    with pytest.raises(ValueError, match=r"has 40 prompt tokens, which need 5 blocks of 8 tokens; the pool has 4"):
-        engine.add_request(list(range(40)), SamplingParams(max_tokens=16))
-    assert not engine.scheduler.has_unfinished_requests()
 
 
 def test_what_outgrows_the_pool_ends_with_its_text_and_the_reason(loaded):
@@ -309,37 +179,11 @@ def test_what_outgrows_the_pool_ends_with_its_text_and_the_reason(loaded):
     assert engine.kv_cache.block_pool.get_usage() == 0.0
 
 
-def test_one_bad_prompt_is_reported_and_the_others_finish(loaded):
-    outputs = make_llm(loaded).generate(["hello", "", [1, 2, 999], "again"], GREEDY)
-    assert [output.error is None for output in outputs] == [True, False, False, True]
-    assert "empty" in outputs[1].error and "999" in outputs[2].error
-    assert [output.finish_reason for output in outputs] == ["length", "error", "error", "length"]
-    assert outputs[1].text == "" and outputs[1].finished
-
-
-def test_ids_are_unique_while_in_use(loaded):
-    engine = make_engine(loaded)
-    engine.add_request("hello", GREEDY, "r")
-    with pytest.raises(ValueError, match="request id 'r' is in use"):
-        engine.add_request("hello", GREEDY, "r")
-    run(engine)
-    engine.add_request("hello", GREEDY, "r")
-    run(engine)
-
-
 @pytest.mark.parametrize("settings, complaint", [
     (dict(max_model_len=1000), "max_model_len is 1000, must be from 2 to 512"),
-    (dict(max_model_len=0), "max_model_len is 0, must be None or a whole number, at least 2"),
-    (dict(block_size=0), "block_size is 0"),
-    (dict(num_blocks=1), "num_blocks is 1"),
     (dict(num_blocks=None, kv_memory=100), f"holds 0 blocks of 8 tokens.*which take {2 * BLOCK_BYTES} bytes"),
-    (dict(max_num_seqs=0), "max_num_seqs is 0"),
-    (dict(max_num_chunk_tokens=0), "max_num_chunk_tokens is 0"),
-    (dict(watermark=1.5), "watermark is 1.5"),
-    (dict(aging_rate=-1), "aging_rate is -1"),
-    (dict(max_num_batched_tokens=8), "max_num_batched_tokens is 8, must be at least max_num_seqs"),
 ])
-def test_settings_that_cannot_be_are_refused(loaded, settings, complaint):
+def test_settings_that_do_not_fit_the_model_are_refused(loaded, settings, complaint):
     with pytest.raises(ValueError, match=complaint):
         make_engine(loaded, **settings)
 
@@ -355,18 +199,6 @@ def test_the_pool_is_sized_from_the_memory_or_what_can_be_used(loaded):
     assert make_engine(loaded, num_blocks=None, kv_memory="1MB").kv_cache.block_pool.num_blocks == 10**6 // BLOCK_BYTES
     small = make_engine(loaded, num_blocks=None, max_num_seqs=2)
     assert small.kv_cache.block_pool.num_blocks == 2 * (512 // 8) + 1
-
-
-@pytest.mark.parametrize("text, value", [("512MB", 512_000_000), ("2 GiB", 2**31), (1000, 1000), ("1.5kb", 1500),
-                                         ("10b", 10)])
-def test_memory_is_read(text, value):
-    assert parse_memory(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "lots", "-1MB", "12TBX", "nan", "0"])
-def test_memory_that_cannot_be_read_is_named(text):
-    with pytest.raises(ValueError, match="kv_memory is"):
-        parse_memory(text)
 
 
 # ---- ends of all kinds
@@ -769,15 +601,6 @@ def test_a_bug_in_a_look_ahead_is_not_hidden(loaded, monkeypatch):
     assert "division by zero" in str(run(engine)["r"].error)
 
 
-def test_two_samples_beside_a_chunk_that_is_not_the_last(loaded):
-    """Plan two tokens for two requests, but not one for each."""
-    llm = make_llm(loaded, max_num_seqs=8, max_num_batched_tokens=32)
-    prompts = [list(range(10, 18)), list(range(20, 100))]
-    outputs = llm.generate(prompts, [dataclasses.replace(GREEDY, n=2), GREEDY])
-    alone = undisturbed(loaded, prompts)
-    assert [c.token_ids for c in outputs[0].outputs] == [alone[0]] * 2 and outputs[1].token_ids == alone[1]
-
-
 def test_a_generated_id_never_collides_with_a_given_one(loaded):
     engine = make_engine(loaded)
     for name in ("request-0", "request-1#0", "request-3"):
@@ -812,15 +635,6 @@ def test_an_aborted_request_is_not_told_of_again(loaded):
     assert llm.engine.abort_request("a").finished and not llm.engine.has_unfinished_requests()
 
 
-def test_outputs_put_back_are_told_even_if_nothing_is_left_to_compute(loaded):
-    llm = make_llm(loaded)
-    other = llm.engine.add_request("hello", GREEDY)
-    llm.generate(["again"], dataclasses.replace(GREEDY, max_tokens=30, ignore_eos=True))
-    assert llm.engine.has_unfinished_requests() and not llm.engine.scheduler.has_unfinished_requests()
-    (output,) = llm.engine.step()
-    assert output.request_id == other and output.finished and not llm.engine.has_unfinished_requests()
-
-
 def test_ids_of_samples_are_in_use_too(loaded):
     engine = make_engine(loaded)
     engine.add_request("hello", dataclasses.replace(GREEDY, n=2), "a")
@@ -847,11 +661,6 @@ def test_generate_leaves_nothing_behind_when_it_is_interrupted(loaded, monkeypat
     assert not llm.engine.has_unfinished_requests() and llm.engine.kv_cache.block_pool.get_usage() == 0.0
 
 
-def test_params_may_be_one_a_prompt(loaded):
-    outputs = make_llm(loaded).generate(["a", "b"], [SamplingParams(max_tokens=n, ignore_eos=True) for n in (2, 5)])
-    assert [len(output.token_ids) for output in outputs] == [2, 5]
-
-
 def test_chat_goes_through_the_template(shallow, tmp_path):
     llm = LLM(make_talker(shallow, tmp_path), num_blocks=40, block_size=8)
     one = [{"role": "user", "content": "hello"}]
@@ -859,10 +668,6 @@ def test_chat_goes_through_the_template(shallow, tmp_path):
     assert [output.token_ids for output in llm.chat(one, GREEDY)] == [expected]
     several = llm.chat([one, [*one, {"role": "user", "content": "again"}]], GREEDY)
     assert several[0].token_ids == expected and len(several) == 2
-
-
-def test_a_progress_bar_changes_nothing(loaded, capsys):
-    assert len(make_llm(loaded).generate(["a", "b"], GREEDY, use_progress=True)) == 2
 
 
 @pytest.mark.without_drafts("counts steps")
@@ -878,75 +683,11 @@ def test_the_progress_bar_counts_every_sample_when_it_finishes(loaded, monkeypat
         yield lambda num_finished, num_tokens: told.append((num_finished, num_tokens))
 
     params = SamplingParams(max_tokens=9, temperature=1.0, seed=7, n=4, ignore_eos=True)
-    stop = make_llm(loaded).generate(["hello"], params)[0].outputs[0].token_ids[2]
-    params = dataclasses.replace(params, stop_token_ids=[stop])
     monkeypatch.setattr("mini_vllm.llm.progress_bar", bar)
     outputs = make_llm(loaded).generate(["hello", "", "again"], params, use_progress=True)
     total, *moves = told
     assert total == sum(finished for finished, _ in moves) == 12 and moves[0] == (4, 0), "the refused one comes first"
     assert sum(tokens for _, tokens in moves) == sum(output.usage.completion_tokens for output in outputs)
-    told.clear()
-    (output,) = make_llm(loaded).generate(["hello"], params, use_progress=True)
-    total, refused, *moves = told
-    lengths = [len(each.token_ids) for each in output.outputs]
-    assert (total, refused) == (4, (0, 0)) and lengths[0] == 3 and max(lengths) == 9
-    assert moves == [(lengths.count(step), sum(length >= step for length in lengths)) for step in range(1, 10)]
-
-
-def test_parts_are_replaceable(loaded):
-    used = set()
-
-    class MyManager(KVCacheManager):
-        def allocate_slots(self, *args, **kwargs):
-            used.add("manager")
-            return super().allocate_slots(*args, **kwargs)
-
-    class MyScheduler(Scheduler):
-        def schedule(self):
-            used.add("scheduler")
-            return super().schedule()
-
-    class MySampler(Sampler):
-        def greedy(self, logits):
-            used.add("sampler")
-            return super().greedy(logits)
-
-    parts = EngineParts(kv_cache_manager=MyManager, scheduler=MyScheduler, sampler=MySampler)
-    engine = make_engine(loaded, parts)
-    engine.add_request("hello", GREEDY, "r")
-    run(engine)
-    assert used == {"manager", "scheduler", "sampler"}
-
-
-def test_who_listens_hears_of_every_part_of_a_step(loaded):
-    heard = []
-
-    class Listener(NoTrace):
-        def start_step(self, scheduler):
-            heard.append("start")
-
-        def record_plan(self, scheduler, plan):
-            heard.append(sum(plan.num_scheduled_tokens.values()))
-
-        def record_computed(self):
-            heard.append("computed")
-
-        def end_step(self, plan, sampled, drafts):
-            heard.append(list(sampled))
-
-    engine = LLMEngine(EngineConfig(num_blocks=20, block_size=8, max_num_seqs=4), None, loaded, Listener())
-    engine.add_request([1, 2, 3], SamplingParams(max_tokens=2, temperature=0, ignore_eos=True), "r")
-    run(engine)
-    assert heard == ["start", 3, "computed", ["r"], "start", 1, "computed", ["r"]]
-
-
-def test_the_package_exports_the_engine_without_importing_it():
-    import subprocess
-    import sys
-    code = ("import sys, mini_vllm.block_pool; assert 'mlx.core' not in sys.modules; "
-            "from mini_vllm import LLM, SamplingParams; assert 'mlx.core' in sys.modules; print(LLM.__name__)")
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert run.stdout == "LLM\n", run.stderr
 
 
 @pytest.mark.parametrize("lookahead", [False, True])

@@ -10,7 +10,6 @@ import mini_vllm
 from mini_vllm.conftest import examples
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.models.loader import load
 from mini_vllm.request import Priority, SamplingParams
 from mini_vllm.speculation.test_speculation import FREE
 
@@ -21,11 +20,6 @@ WORK = [([1, 2, 3] * 6, dict(temperature=0), Priority.LOW), ([1, 2, 3] * 4 + [7]
         ([1, 2, 3] * 6 + [4], dict(temperature=0, stop_token_ids=[5]), Priority.HIGH),
         ([6] * 9, dict(seed=3, prompt_logprobs=0), Priority.NORMAL), ([9, 8] * 3, dict(temperature=0), Priority.LOW)]
 NUM_STEPS = 30
-
-
-@pytest.fixture(scope="module")
-def loaded(shallow):
-    return load(shallow("llama3"))
 
 
 def make_engine(loaded, num_blocks=16):

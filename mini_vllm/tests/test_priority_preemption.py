@@ -10,7 +10,6 @@ from hypothesis.stateful import rule
 from mini_vllm import EngineConfig, EngineParts, LLMEngine
 from mini_vllm.conftest import examples
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.models.loader import load
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Priority, SamplingParams
 from mini_vllm.request_queue import PriorityQueueWithAging
@@ -19,11 +18,6 @@ from mini_vllm.simulation import Clock, CostModel, Simulation
 from mini_vllm.tests.test_scheduler import SIZE, Stream, check_outputs, request
 
 HIGH, NORMAL, LOW = Priority
-
-
-@pytest.fixture(scope="module")
-def loaded(shallow):
-    return load(shallow("llama3"))
 
 
 def make(num_blocks=100, seqs=4, budget=16, tree=True, caching=True, watermark=0.0, rate=0.1, option=True):

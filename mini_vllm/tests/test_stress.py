@@ -10,13 +10,7 @@ import pytest
 from mini_vllm.conftest import examples
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.models.loader import load
 from mini_vllm.request import Priority, SamplingParams
-
-
-@pytest.fixture(scope="module")
-def loaded(shallow):
-    return load(shallow("llama3"))
 
 
 def undisturbed(loaded, prompts):
