@@ -1,18 +1,16 @@
 """A scheduler that plans nothing, many steps in a row: every request ends with the reason, and the engine still
 works."""
 
-import asyncio
 
 import pytest
 
-from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.llm import LLM
 from mini_vllm.metrics import MAX_IDLE_STEPS
-from mini_vllm.models.loader import load
 from mini_vllm.request import RequestStatus, SamplingParams
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.tests.test_engine import run
 
 PARAMS = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
 PROMPT, OTHER = list(range(30, 50)), list(range(60, 100))
@@ -35,11 +33,6 @@ class Stubborn(Scheduler):
 
 
 @pytest.fixture(scope="module")
-def loaded(shallow):
-    return load(shallow("llama3"))
-
-
-@pytest.fixture(scope="module")
 def expected(loaded):
     engine = make_engine(loaded)
     ids = [engine.add_request(prompt, PARAMS) for prompt in (PROMPT, OTHER)]
@@ -50,13 +43,6 @@ def expected(loaded):
 def make_engine(loaded, **settings):
     settings = {"num_blocks": 41, "block_size": 8, "max_num_seqs": 8, "enable_lookahead": True, **settings}
     return LLMEngine(EngineConfig(**settings), EngineParts(scheduler=Stubborn), loaded)
-
-
-def run(engine):
-    results = {}
-    while engine.has_unfinished_requests():
-        results |= {output.request_id: output for output in engine.step()}
-    return results
 
 
 def check_is_clean(engine):
@@ -97,23 +83,12 @@ def test_the_error_counts_the_blocks_wanted_and_free(loaded):
     engine = make_engine(loaded, num_blocks=9)
     leaked = engine.kv_cache.block_pool.get_new_blocks(5)  # which are never freed
     engine.add_request(list(range(50)), PARAMS, "r")
-    (output,) = run(engine).values()
-    assert output.error == ("StalledError: nothing could be planned for 3 steps: the scheduler gave request 'r' no "
+    while not (outputs := engine.step()):
+        pass
+    assert outputs[0].error == ("StalledError: nothing could be planned for 3 steps: the scheduler gave request 'r' no "
                             "tokens; it needs 7 more blocks, 3 of 8 are free")
     engine.kv_cache.block_pool.free_blocks(leaked)
     check_is_clean(engine)
-
-
-def test_a_new_request_has_as_many_steps_as_the_first(loaded, expected):
-    """Check that idle steps counted for ended requests do not count against later ones."""
-    engine = make_engine(loaded)
-    engine.add_request(PROMPT, PARAMS, "first")
-    engine.scheduler.num_refusals = MAX_IDLE_STEPS + 2
-    for _ in range(MAX_IDLE_STEPS):
-        engine.step()
-    engine.add_request(PROMPT, PARAMS, "second")
-    output = run(engine)["second"]
-    assert output.error is None and output.token_ids == expected[0]
 
 
 # ---- no reason to give up
@@ -130,18 +105,6 @@ def test_pauses_that_end_in_time_change_nothing(loaded, expected):
             num_steps += 1
     assert results["r"].error is None and results["r"].token_ids == expected[0] and num_steps == 3 * 12
     check_is_clean(engine)
-
-
-def test_outputs_that_were_put_back_are_no_reason(loaded, expected):
-    engine = make_engine(loaded)
-    engine.add_request(PROMPT, PARAMS, "r")
-    (done,) = run(engine).values()
-    for _ in range(2 * MAX_IDLE_STEPS - 1):
-        engine.put_back([done])
-        assert engine.has_unfinished_requests() and engine.step() == [done]
-    engine.scheduler.num_refusals = MAX_IDLE_STEPS - 1
-    engine.add_request(PROMPT, PARAMS, "s")
-    assert run(engine)["s"].token_ids == expected[0]
 
 
 @pytest.mark.parametrize("how", ["preempted", "finished"])
@@ -179,22 +142,3 @@ def test_generate_ends_and_hands_back_what_became_of_others(loaded, expected):
     assert other.request_id == "somebody else's" and "StalledError" in other.error
     check_is_clean(engine)
     assert [output.token_ids for output in llm.generate([PROMPT, OTHER], PARAMS)] == expected
-
-
-def test_streams_end_and_the_thread_goes_on(shallow, expected):
-    config = EngineConfig(model=shallow("llama3"), num_blocks=41, block_size=8, max_num_seqs=8)
-
-    async def last(engine, prompt):
-        return [output async for output in engine.generate(prompt, PARAMS)][-1]
-
-    async def main():
-        async with AsyncLLMEngine(config, EngineParts(scheduler=Stubborn)) as engine:
-            await engine.call(lambda engine: setattr(engine.scheduler, "num_refusals", 10**9))
-            stalled = await asyncio.wait_for(asyncio.gather(last(engine, PROMPT), last(engine, OTHER)), timeout=30)
-            await engine.call(lambda engine: setattr(engine.scheduler, "num_refusals", 0))
-            await engine.call(check_is_clean)
-            return stalled, await asyncio.gather(last(engine, PROMPT), last(engine, OTHER))
-
-    stalled, served = asyncio.run(main())
-    assert all(output.finish_reason == "error" and "StalledError" in output.error for output in stalled)
-    assert [output.token_ids for output in served] == expected
