@@ -2,30 +2,12 @@
 
 import pytest
 
-from mini_vllm.request import CompletionOutput, Priority, Request, RequestOutput, RequestStatus, SamplingParams, Usage
-
-
-def test_parameters_at_their_bounds_are_fine():
-    params = SamplingParams(max_tokens=1, min_tokens=1, temperature=0, top_p=1, min_p=1, logprobs=20, seed=0, stop="x")
-    assert params.stop == ("x",) and params.stop_token_ids == ()
-
-
-def test_a_request_counts_its_tokens():
-    request = Request("r", [1, 2, 3], priority=0, arrival_time=5.0)
-    request.append_output_token(9)
-    assert (request.num_prompt_tokens, request.num_tokens, request.num_computed_tokens) == (3, 4, 0)
-    assert request.all_token_ids == [1, 2, 3, 9] and request.output_token_ids == [9]
-    assert request.priority is Priority.HIGH and request.status is RequestStatus.WAITING
+from mini_vllm.request import CompletionOutput, Request, RequestOutput, Usage
 
 
 def test_an_empty_prompt_is_refused():
     with pytest.raises(ValueError, match="request 'r': the prompt is empty"):
         Request("r", [])
-
-
-def test_priorities_and_states():
-    assert [int(p) for p in (Priority.HIGH, Priority.NORMAL, Priority.LOW)] == [0, 1, 2]
-    assert [s.name for s in RequestStatus if not s.is_finished] == ["WAITING", "RUNNING", "PREEMPTED"]
 
 
 def test_usage_reads_as_attributes_and_as_json():
