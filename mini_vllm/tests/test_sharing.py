@@ -5,10 +5,6 @@ import numpy as np
 import pytest
 
 from mini_vllm.beam_search import beam_search
-from mini_vllm.engine import LLMEngine
-from mini_vllm.engine_config import EngineConfig
-from mini_vllm.llm import LLM
-from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
 from mini_vllm.tests.test_engine import make_engine, random_prompts, run
@@ -42,46 +38,6 @@ def alone(loaded):
 
 
 # ---- hits
-
-
-def test_a_hit_copies_nothing_and_shares_the_blocks(loaded):
-    engine, shared = make_engine(loaded), tokens(64, 1)
-    engine.add_request(shared + tokens(3, 2), SamplingParams(max_tokens=30, temperature=0, ignore_eos=True), "a")
-    engine.step()
-    engine.add_request(shared + [255] + tokens(3, 3), GREEDY, "b")
-    engine.step()
-    table_a, table_b = (engine.kv_cache.get_block_ids(name) for name in "ab")
-    assert table_a[:8] == table_b[:8]
-    assert all(engine.kv_cache.block_pool.blocks[i].ref_cnt == 2 for i in table_a[:8])
-    assert engine.runner.cache.num_copied_blocks == 0
-    assert engine.metrics().num_shared_blocks == 8
-    run(engine)
-
-
-def test_a_hit_that_ends_inside_a_block_copies_exactly_that_block(loaded, alone):
-    engine, shared = make_engine(loaded), tokens(28, 1)
-    engine.add_request(shared + tokens(10, 2), GREEDY, "a")
-    run(engine)
-    prompt = shared + tokens(9, 3)
-    engine.add_request(prompt, GREEDY, "b")
-    output = run(engine)["b"]
-    assert output.usage.prompt_tokens_details.cached_tokens == 28
-    assert engine.runner.cache.num_copied_blocks == 1
-    assert [output.token_ids] == alone(prompt, GREEDY)
-
-
-def test_a_fully_cached_prompt_computes_one_token(loaded, monkeypatch):
-    engine, prompt = make_engine(loaded), tokens(40, 4)
-    engine.add_request(prompt, GREEDY, "a")
-    first = run(engine)["a"]
-    computed = []
-    real = engine.runner.step
-    monkeypatch.setattr(engine.runner, "step",
-                        lambda steps, copies: computed.append(len(steps[0].token_ids)) or real(steps, copies))
-    engine.add_request(prompt, GREEDY, "b")
-    second = run(engine)["b"]
-    assert computed[0] == 1 and second.usage.prompt_tokens_details.cached_tokens == 39
-    assert first.token_ids == second.token_ids
 
 
 @pytest.mark.without_drafts("counts computed tokens, and wrong guesses are computed")
@@ -118,19 +74,6 @@ def test_the_next_turn_of_a_chat_goes_on_in_the_tail_without_a_copy(loaded, alon
     assert engine.runner.cache.num_copied_blocks == 0
 
 
-def test_many_adopt_one_tail_at_once(loaded, alone):
-    engine, base = make_engine(loaded), tokens(21, 7)
-    engine.add_request(base, GREEDY, "a")
-    answer = run(engine)["a"].token_ids
-    prompts = [base + answer + [i] * 4 for i in range(6)]
-    for i, prompt in enumerate(prompts):
-        engine.add_request(prompt, GREEDY, f"r{i}")
-    results = run(engine)
-    for i, prompt in enumerate(prompts):
-        assert [results[f"r{i}"].token_ids] == alone(prompt, GREEDY)
-        assert results[f"r{i}"].usage.prompt_tokens_details.cached_tokens == len(base) + len(answer) - 1
-
-
 @pytest.mark.parametrize("settings", [{}, {"num_blocks": 30}, {"max_num_batched_tokens": 44}, {"block_size": 3}],
                          ids=str)
 def test_random_families_of_prompts_give_what_each_gives_alone(loaded, alone, settings):
@@ -153,19 +96,6 @@ def test_random_families_of_prompts_give_what_each_gives_alone(loaded, alone, se
         assert engine.metrics().num_evictions > 0, "the small pool was to evict"
 
 
-def test_with_every_hash_the_same_nothing_changes(loaded, alone, monkeypatch):
-    monkeypatch.setattr("mini_vllm.block_pool.hash_block_tokens", lambda *args: 7)
-    engine, trunk = make_engine(loaded), tokens(40, 9)
-    prompts = [trunk[:n] + tokens(12, 50 + n) for n in (5, 16, 20, 33)]
-    for i, prompt in enumerate(prompts):
-        engine.add_request(prompt, GREEDY, f"r{i}")
-        engine.step()
-    results = run(engine)
-    assert engine.metrics().num_saved_tokens > 0
-    for i, prompt in enumerate(prompts):
-        assert [results[f"r{i}"].token_ids] == alone(prompt, GREEDY)
-
-
 def test_salts_and_the_switch_keep_prompts_apart(loaded):
     prompt = tokens(40, 10)
     engine = make_engine(loaded)
@@ -176,15 +106,6 @@ def test_salts_and_the_switch_keep_prompts_apart(loaded):
     for name in "ab":
         off.add_request(prompt, GREEDY, name)
         assert run(off)[name].usage.prompt_tokens_details.cached_tokens == 0
-
-
-def test_engines_of_different_models_share_nothing(loaded, checkpoints):
-    other = load(checkpoints("llama2"))
-    engines = make_engine(loaded), make_engine(other)
-    prompt = tokens(40, 11)
-    for engine in engines:
-        engine.add_request(prompt, GREEDY, "r")
-        assert run(engine)["r"].usage.prompt_tokens_details.cached_tokens == 0
 
 
 # ---- several sequences of one prompt
@@ -209,37 +130,6 @@ def test_four_samples_are_those_of_four_seeds_and_cost_one_prompt(loaded, alone,
     assert [o.token_ids for o in outputs] == alone(prompt, params)
 
 
-def test_a_sample_does_not_depend_on_its_siblings(loaded):
-    from mini_vllm.logit_rules import make_key
-    prompt = tokens(20, 13)
-    params = SamplingParams(max_tokens=9, temperature=1.0, seed=5, n=3, ignore_eos=True)
-    engine = make_engine(loaded)
-    engine.add_request(prompt, params, "r")
-    together = [output.token_ids for output in run(engine)["r"].outputs]
-    for index in range(3):
-        single = make_engine(loaded)
-        single.add_request(prompt, SamplingParams(max_tokens=9, temperature=1.0, seed=5, ignore_eos=True), "r")
-        single.live.sequence("r").row.key = make_key(5, index)
-        assert run(single)["r"].token_ids == together[index]
-
-
-def test_eight_samples_of_512_tokens_store_hardly_more_than_one(checkpoints, tmp_path):
-    from mini_vllm.conftest import write_checkpoint
-    folder = write_checkpoint(tmp_path / "long", model_type="llama", max_position_embeddings=1024)
-    engine = LLMEngine(EngineConfig(model=folder, num_blocks=200, block_size=32))
-    prompt = tokens(512, 14)
-
-    def peak(n):
-        engine.add_request(prompt, SamplingParams(max_tokens=3, temperature=1.0, seed=1, n=n, ignore_eos=True), "r")
-        most = 0
-        while engine.has_unfinished_requests():
-            engine.step()
-            most = max(most, len({i for s in engine.scheduler.requests for i in engine.kv_cache.get_block_ids(s)[:16]}))
-        return most
-
-    assert peak(1) == 16 and peak(8) == 16, "the prompt's 16 blocks are stored once, however many samples"
-
-
 def test_samples_that_end_or_are_aborted_leave_nothing(loaded):
     engine = make_engine(loaded)
     engine.add_request(tokens(20, 15), SamplingParams(max_tokens=30, temperature=1.0, seed=1, n=4), "r")
@@ -251,17 +141,6 @@ def test_samples_that_end_or_are_aborted_leave_nothing(loaded):
     engine.add_request(tokens(20, 15), SamplingParams(max_tokens=30, temperature=1.0, seed=1, n=4), "r")
     engine.abort_request("r")
     assert not engine.scheduler.has_unfinished_requests()
-
-
-def test_n_counts_towards_the_limits(loaded):
-    engine = make_engine(loaded, max_num_seqs=4)
-    with pytest.raises(ValueError, match=r"n is 5, must be at most max_num_seqs \(4\)"):
-        engine.add_request("hello", SamplingParams(n=5))
-    for name in "ab":
-        engine.add_request(tokens(9, 16), SamplingParams(max_tokens=5, n=3, seed=1), name)
-    while engine.has_unfinished_requests():
-        engine.step()
-        assert len(engine.scheduler.running) <= 4
 
 
 def test_a_copy_of_a_copy_in_one_step(loaded):
@@ -287,40 +166,6 @@ def test_a_copy_of_a_copy_in_one_step(loaded):
 
 
 # ---- beams
-
-
-def naive_beams(loaded, prompt, width, max_tokens):
-    """Run beam search that computes every beam from the beginning each time."""
-    def log_probabilities(ids):
-        runner = ModelRunner(loaded.model, 20, 8)
-        logits = np.array(runner.step([RequestStep(ids, list(range(1, 19)), len(ids), True)])[0], dtype=np.float64)
-        return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
-
-    live = [([], 0.0)]
-    for _ in range(max_tokens):
-        candidates = [(ids + [int(t)], score + lp[t]) for ids, score in live
-                      for lp in [log_probabilities(prompt + ids)] for t in np.argsort(-lp)[:2 * width]]
-        live = sorted(candidates, key=lambda c: -c[1])[:width]
-    return live
-
-
-@pytest.mark.parametrize("length", [13, 16])
-def test_beams_are_those_of_a_search_without_sharing(loaded, length):
-    engine, prompt = make_engine(loaded), tokens(length, 17)
-    beams = beam_search(engine, prompt, beam_width=3, max_tokens=6, ignore_eos=True)
-    expected = naive_beams(loaded, prompt, 3, 6)
-    assert [beam.token_ids for beam in beams] == [ids for ids, _ in expected]
-    np.testing.assert_allclose([beam.log_probability for beam in beams], [score for _, score in expected], atol=1e-3)
-    engine.kv_cache.check_integrity()
-    assert engine.kv_cache.block_pool.get_usage() == 0.0
-    again = beam_search(engine, prompt, beam_width=3, max_tokens=6, ignore_eos=True)
-    assert [beam.token_ids for beam in again] == [beam.token_ids for beam in beams], "the cache changed the beams"
-
-
-def test_a_beam_of_one_is_greedy(loaded, alone):
-    prompt = tokens(20, 18)
-    (beam,) = beam_search(make_engine(loaded), prompt, beam_width=1, max_tokens=10, ignore_eos=True)
-    assert [beam.token_ids] == alone(prompt, GREEDY)
 
 
 def test_a_beam_search_that_does_not_fit_says_so_and_gives_everything_back(loaded):
@@ -374,17 +219,6 @@ def test_metrics_say_what_was_saved(loaded):
     assert "39 of 80 prompt tokens found in the cache (49%" in str(metrics)
 
 
-def test_a_reset_is_refused_while_in_use(loaded):
-    engine = make_engine(loaded)
-    engine.add_request(random_prompts(1)[0], GREEDY, "a")
-    engine.step()
-    with pytest.raises(RuntimeError, match="blocks are in use"):
-        engine.kv_cache.reset_prefix_cache()
-    run(engine)
-    engine.kv_cache.reset_prefix_cache()
-    assert engine.kv_cache.prefix_tree.stats.num_nodes == 0
-
-
 def test_what_no_request_holds_can_be_evicted_while_one_runs(loaded):
     engine = make_engine(loaded)
     ended, running = random_prompts(2)
@@ -401,18 +235,3 @@ def test_what_no_request_holds_can_be_evicted_while_one_runs(loaded):
     engine.add_request(running, GREEDY, "running again")
     run(engine)
     assert engine.metrics().num_saved_tokens == len(running) // 8 * 8, "the full blocks of the running request"
-
-
-def test_the_command_prints_the_numbers(checkpoints, capsys):
-    from mini_vllm.cli import main
-    folder = str(checkpoints("llama2"))
-    arguments = ["generate", "--model", folder, "--max-tokens", "3", "--stats", "hello there", "hello there"]
-    assert main(arguments) == 0
-    assert "prompt tokens found in the cache" in capsys.readouterr().err
-    assert main([*arguments, "--no-prefix-caching"]) == 0
-    assert "0 of 22 prompt tokens found" in capsys.readouterr().err
-
-
-def test_llm_takes_the_switch(checkpoints):
-    llm = LLM(checkpoints("llama2"), num_blocks=40, enable_prefix_caching=False)
-    assert llm.engine.kv_cache.prefix_tree is None
