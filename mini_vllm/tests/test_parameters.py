@@ -98,19 +98,6 @@ def test_bad_words_do_not_come(llm):
     assert kept.text[:beginning] == free.text[:beginning], "nothing changes before the word comes"
 
 
-def test_max_tokens_none_goes_on_to_the_end_of_the_context(llm, loaded):
-    output = make_llm(loaded, max_model_len=64).generate([PROMPT], dataclasses.replace(GREEDY, max_tokens=None))[0]
-    assert len(output.token_ids) == 64 - 45 and output.finish_reason == "length"
-    stop = output.token_ids[4]
-    stopped = llm.generate([PROMPT], dataclasses.replace(GREEDY, max_tokens=None, stop_token_ids=[stop]))[0]
-    assert stopped.token_ids == output.token_ids[:output.token_ids.index(stop) + 1]
-
-
-def test_top_k_of_minus_1_keeps_all(llm):
-    one, other = (llm.generate([PROMPT], SamplingParams(max_tokens=20, seed=3, top_k=k))[0].token_ids for k in (-1, 0))
-    assert one == other
-
-
 # ---- log-probabilities
 
 
@@ -184,12 +171,6 @@ def test_prompt_logprobs_survive_ctrl_c(loaded, oracle, monkeypatch, caching):
                        [expected[i - 1][token] for i, token in enumerate(PROMPT) if i], atol=1e-3)
 
 
-def test_what_was_computed_for_prompt_logprobs_is_nobody_elses(llm):
-    llm.generate([PROMPT], dataclasses.replace(GREEDY, prompt_logprobs=0))
-    assert llm.generate([PROMPT], GREEDY)[0].num_cached_tokens == 0
-    assert llm.generate([PROMPT], GREEDY)[0].num_cached_tokens == 44
-
-
 def test_logprobs_of_the_output(llm, oracle):
     output = llm.generate([PROMPT], SamplingParams(max_tokens=8, seed=5, temperature=1.5, logprobs=2))[0].outputs[0]
     expected = oracle([*PROMPT, *output.token_ids])[44:]
@@ -215,23 +196,6 @@ def test_the_stop_text_is_shown_if_asked_for(llm):
         assert output.text == free.text[:shown] and output.outputs[0].stop_reason == stop
 
 
-def test_the_text_of_a_stop_id_is_shown_if_asked_for(llm, loaded):
-    letters = dataclasses.replace(GREEDY, allowed_token_ids=range(60), presence_penalty=2.0)
-    free = llm.generate("hello", letters)[0]
-    at = next(i for i in range(2, 10) if free.token_ids.index(free.token_ids[i]) == i)
-    texts = [llm.generate("hello", dataclasses.replace(letters, stop_token_ids=[free.token_ids[at]],
-                                                       include_stop_str_in_output=include))[0].text
-             for include in (False, True)]
-    assert texts == [free.text[:at], free.text[:at + 1]]
-
-
-@pytest.mark.parametrize("skip", [True, False])
-def test_special_tokens_are_shown_if_asked_for(llm, loaded, skip):
-    (eos,) = loaded.tokenizer.eos_token_ids
-    params = dataclasses.replace(GREEDY, max_tokens=3, allowed_token_ids=[eos], skip_special_tokens=skip)
-    assert llm.generate("hello", params)[0].text == ("" if skip else "<|endoftext|>" * 3)
-
-
 # ---- besides the text
 
 
@@ -251,17 +215,6 @@ def test_timings_add_up_by_the_engines_clock(loaded):
     # 45 tokens in steps of 16 take three; the clock advances between steps, not in them
     assert (first.queue_s, first.first_token_s, first.rest_s, first.total_s) == (11, 20, 30, 61)
     assert (second.queue_s, second.first_token_s, second.rest_s) == (70, 0, 0)
-
-
-def test_a_request_that_waits_has_no_timings_yet(loaded):
-    llm = make_llm(loaded)
-    llm.engine.add_request(PROMPT, GREEDY, "r")
-    waiting = llm.engine.abort_request("r").timings
-    assert (waiting.queue_s, waiting.first_token_s, waiting.rest_s, waiting.total_s) == (None, None, None, 0)
-
-
-def test_cached_tokens_are_on_the_output(llm):
-    assert [llm.generate([PROMPT], GREEDY)[0].num_cached_tokens for _ in range(2)] == [0, 44]
 
 
 def test_the_cache_can_be_reset_and_the_tokenizer_had(llm, loaded):
@@ -341,75 +294,3 @@ def test_abort_ends_a_stream_with_its_text_so_far(checkpoints):
     outputs, again = run_async(checkpoints, main)
     assert outputs[-1].finish_reason == "abort" and outputs[-1].finished
     assert outputs[-1].text.startswith(outputs[-2].text) and again.finish_reason == "length"
-
-
-@pytest.mark.parametrize("text", ["hello", "x" * 400])
-def test_abort_reaches_a_request_whose_prompt_is_being_read(checkpoints, text):
-    async def main():
-        engine = AsyncLLMEngine(EngineConfig(model=checkpoints("llama3"), num_blocks=100, block_size=8))
-
-        async def consume():
-            return [output async for output in engine.generate(text, GREEDY, request_id="r")]
-
-        async with engine:
-            task = asyncio.create_task(consume())
-            await asyncio.sleep(0)  # the stream is open; the model is being loaded
-            assert await engine.abort("r") is True
-            return await task
-
-    outputs = asyncio.run(main())
-    assert len(outputs) == 1 and outputs[0].finish_reason == "abort" and outputs[0].token_ids == []
-
-
-def test_the_id_of_a_refused_prompt_is_free_at_once(checkpoints):
-    async def main(engine):
-        other = asyncio.create_task(consume(engine, [1, 2, 3], dataclasses.replace(GREEDY, max_tokens=200), "other"))
-        for _ in range(20):
-            with pytest.raises(ValueError, match="the prompt is empty"):
-                await consume(engine, [], GREEDY, "r")
-            assert "r" not in engine._thread.streams
-        last = await consume(engine, [4, 5], GREEDY, "r")
-        other.cancel()
-        return last
-
-    async def consume(engine, prompt, params, request_id):
-        return [output async for output in engine.generate(prompt, params, request_id=request_id)][-1]
-
-    assert run_async(checkpoints, main).finished
-
-
-def test_tokenizer_and_cache_of_the_asynchronous_engine(checkpoints):
-    async def main(engine):
-        tokenizer = await engine.get_tokenizer()
-        for _ in range(2):
-            outputs = [output async for output in engine.generate(PROMPT, GREEDY)]
-        await engine.reset_prefix_cache()
-        return tokenizer.encode("hello"), outputs[-1].num_cached_tokens, [
-            output async for output in engine.generate(PROMPT, GREEDY)][-1].num_cached_tokens
-
-    assert run_async(checkpoints, main) == ([71, 68, 75, 75, 78], 44, 0)
-
-
-def test_a_long_text_is_read_outside_the_loop_and_the_engines_thread(checkpoints):
-    import threading
-    threads = []
-
-    async def main(engine):
-        tokenizer = await engine.get_tokenizer()
-        real = tokenizer.encode
-
-        def encode(text, **options):
-            threads.append((len(text), threading.current_thread()))
-            return real(text, **options)
-
-        tokenizer.encode = encode
-        with pytest.raises(ValueError, match="the prompt has 5000 tokens; the context is 512"):
-            async for _ in engine.generate("x" * 5000, GREEDY):
-                pass
-        async for _ in engine.generate({"prompt": "hello"}, GREEDY):
-            pass
-        return threading.current_thread(), engine._thread
-
-    loop_thread, engine_thread = run_async(checkpoints, main)
-    (_, of_long), (_, of_short) = threads
-    assert of_long not in (loop_thread, engine_thread) and of_short is loop_thread
