@@ -11,7 +11,6 @@ from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.engine_thread import MAX_NEW_PER_STEP, EngineStoppedError
 from mini_vllm.llm import LLM
-from mini_vllm.models.loader import load
 from mini_vllm.request import Priority, SamplingParams
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -217,65 +216,6 @@ def test_who_has_left_costs_the_engine_nothing_and_counts_until_it_has_let_go(fo
     asyncio.run(main())
 
 
-def test_who_leaves_while_the_model_is_loaded_need_not_wait_for_it(folder):
-    may_load = threading.Event()
-
-    def make_engine(config):
-        return lambda: may_load.wait(30) and LLMEngine(config)
-
-    async def main():
-        engine = make(folder, make_engine)
-        task = asyncio.create_task(last(engine, "hello"))
-        while not engine._thread.streams:
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert not engine._thread.streams
-        may_load.set()
-        await engine.shutdown()
-
-    asyncio.run(main())
-
-
-def test_bad_words_are_encoded_once_for_all_prompts_and_not_in_the_engines_thread(folder):
-    words = [f"{i}" * 50 for i in range(100, 130)]
-    params = SamplingParams(max_tokens=2, bad_words=words)
-
-    async def main():
-        async with make(folder) as engine:
-            tokenizer, encoded = await engine.get_tokenizer(), []
-            real = tokenizer.encode
-            tokenizer.encode = lambda text, **options: encoded.append((text, threading.current_thread())) or real(
-                text, **options)
-            await engine.pause()  # words without a reference would be encoded again
-            tasks = [asyncio.create_task(last(engine, [5 + i], params)) for i in range(20)]
-            while await engine.call(lambda inner: len(inner.live.groups)) < 20:
-                pass
-            engine.resume()
-            await asyncio.gather(*tasks)
-            return encoded, {engine._thread, threading.current_thread()}
-
-    encoded, busy = asyncio.run(main())
-    assert sorted(text for text, _ in encoded) == sorted(words + [f" {word}" for word in words])
-    assert not busy & {thread for _, thread in encoded}
-
-
-def test_bad_requests_are_refused_with_the_reason(folder):
-    async def main():
-        async with make(folder) as engine:
-            with pytest.raises(ValueError, match="the prompt is empty"):
-                await last(engine, "")
-            stream = engine.generate("hello", LONG, request_id="r")
-            await anext(stream)
-            with pytest.raises(ValueError, match="request id 'r' is in use"):
-                await last(engine, "hello", request_id="r")
-            await stream.aclose()
-            assert (await last(engine, "hello")).finish_reason == "length"
-            assert (await engine.metrics()).num_requests == 2
-
-    asyncio.run(main())
-
-
 def test_a_step_that_breaks_for_no_request_ends_all_and_the_engine_goes_on(folder):
     async def main():
         async with make(folder) as engine:
@@ -326,23 +266,6 @@ def test_a_paused_engine_computes_only_the_steps_asked_for(folder):
     assert stepped.token_ids == alone.token_ids == resumed.token_ids and not has_more
     counts = num_steps[num_steps.count(num_steps[0]) - 1:]  # until the prompt is tokenized there is nothing to compute
     assert counts == list(range(counts[0], counts[0] + len(counts))), f"steps done before each: {counts}"
-
-
-def test_a_running_engine_takes_no_single_step_and_a_paused_one_still_shuts_down(folder):
-    async def main():
-        engine = make(folder)
-        with pytest.raises(RuntimeError, match="not paused; pause it first"):
-            await engine.step_once()
-        await engine.pause()
-        task = asyncio.ensure_future(last(engine, "hello"))
-        while not engine._thread.streams:
-            await asyncio.sleep(0)
-        await engine.shutdown(drain=True)
-        return engine, await task
-
-    engine, output = asyncio.run(main())
-    assert output.finish_reason == "length" and len(output.token_ids) == 12
-    check_nothing_is_left(engine)
 
 
 @pytest.mark.parametrize("drain", [True, False])
@@ -430,13 +353,6 @@ print("end")
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (run.stdout, run.stderr, run.returncode) == ("end\n", "", 0)
-
-
-def test_an_engine_made_elsewhere_is_not_needed(folder):
-    """Load a model in this thread, which the class never needs: it loads its own in the engine's thread."""
-    assert load(folder).config.vocab_size == 300
-    with pytest.raises(ValueError, match="max_num_requests is 0, must be a whole number, at least 1"):
-        AsyncLLMEngine(max_num_requests=0)
 
 
 @pytest.mark.parametrize("how", ["leaves", "aborts"])
