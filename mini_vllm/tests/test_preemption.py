@@ -10,7 +10,6 @@ from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import load
 from mini_vllm.request import Priority, SamplingParams
 from mini_vllm.tests.test_engine import run
-from mini_vllm.trace.recorder import StepTrace
 
 
 @pytest.fixture(scope="module")
@@ -76,36 +75,3 @@ def test_sampled_requests_and_several_samples_survive_preemption(loaded):
         assert [c.token_ids for c in results[request_id].outputs] == [c.token_ids for c in wanted.outputs]
         assert [c.text for c in results[request_id].outputs] == [c.text for c in wanted.outputs]
     assert large.scheduler.num_preemptions == 0
-
-
-@pytest.fixture(scope="module")
-def traced(loaded):
-    """Return an engine that preempted, its trace, and the requests it served with their outputs."""
-    trace = StepTrace()
-    engine = LLMEngine(EngineConfig(block_size=8, num_blocks=60, max_num_seqs=24, max_num_batched_tokens=96),
-                       loaded=loaded, trace=trace)
-    work = {engine.add_request(prompt, params): prompt for prompt, params in requests(40, seed=4, temperature=0)}
-    results = run(engine)
-    assert engine.scheduler.num_preemptions >= 5
-    return engine, trace, work, results
-
-
-def test_usage_counts_what_was_found_once(traced):
-    engine, _, work, results = traced
-    metrics = engine.metrics()
-    assert metrics.num_requests == 40 and metrics.num_prompt_tokens == sum(map(len, work.values()))
-    cached = [output.usage.prompt_tokens_details.cached_tokens for output in results.values()]
-    assert metrics.num_saved_tokens == sum(cached) > 0
-    assert all(found < output.usage.prompt_tokens for found, output in zip(cached, results.values()))
-
-
-@pytest.mark.without_drafts("counts steps")
-def test_the_trace_of_a_real_run_tells_all(traced):
-    engine, trace, work, results = traced
-    assert sum(len(step["preempted"]) for step in trace.steps) == engine.scheduler.num_preemptions
-    assert {name: reason for step in trace.steps for name, reason in step["finished"].items()} == dict.fromkeys(
-        work, "length")
-    for request_id in work:
-        assert sum(request_id in step["sampled"] for step in trace.steps) == len(results[request_id].token_ids)
-    assert max(sum(n for _, n in step["tokens"].values()) for step in trace.steps) <= 96
-    assert all(step["start_s"] <= step["planned_s"] <= step["computed_s"] <= step["end_s"] for step in trace.steps)
