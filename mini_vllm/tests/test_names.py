@@ -18,31 +18,10 @@ def run_python(*arguments):
     return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True)
 
 
-def names_for_a_type_checker():
-    """Return name → module as in the block under ``TYPE_CHECKING``; each is exported by ``as``."""
-    tree = ast.parse(Path(mini_vllm.__file__).read_text(encoding="utf-8"))
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
-    return {alias.asname: node.module.removeprefix("mini_vllm.") for node in block.body for alias in node.names}
-
-
-def test_the_table_and_the_type_checker_agree():
-    assert names_for_a_type_checker() == HOMES
-
-
 @pytest.mark.parametrize("name", sorted(HOMES))
 def test_a_name_is_the_one_of_the_module_that_defines_it(name):
     value = getattr(mini_vllm, name)
     assert value.__module__ == f"mini_vllm.{HOMES[name]}", f"{name} is only passed on by {HOMES[name]}"
-
-
-def test_dir_shows_the_names_before_they_are_used():
-    run = run_python("-c", "import mini_vllm; print(*dir(mini_vllm))")
-    assert set(HOMES) <= set(run.stdout.split()) and "__version__" in run.stdout.split()
-
-
-def test_a_name_that_is_not_there_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'mini_vllm' has no attribute 'LLn'"):
-        _ = mini_vllm.LLn
 
 
 def test_what_the_pages_import_from_the_package_is_there():
@@ -76,18 +55,6 @@ def test_the_package_alone_loads_none_of_its_modules():
     assert [name for name in run_python("-c", code).stdout.split() if name.startswith("mini_vllm")] == ["mini_vllm"]
 
 
-def test_a_type_checker_knows_the_names(tmp_path):
-    pytest.importorskip("mypy", reason="the extra `lint` installs it")
-    code = tmp_path / "user.py"
-    code.write_text("import mini_vllm\n\nreveal_type(mini_vllm.LLM.generate)\n"
-                    "reveal_type(mini_vllm.Priority.HIGH)\nmini_vllm.LLn\n")
-    # The settings and the cache are those of `make test`, so that files it has checked need not be read again.
-    output = run_python("-m", "mypy", "--config-file", "pyproject.toml", str(code)).stdout
-    assert 'user.py:3: note: Revealed type is "def (self: mini_vllm.llm.LLM, ' in output
-    assert 'user.py:4: note: Revealed type is "Literal[mini_vllm.request.Priority.HIGH]?"' in output
-    assert 'user.py:5: error: Module has no attribute "LLn"' in output
-
-
 # ---- the commands
 
 
@@ -95,8 +62,3 @@ def test_the_version_is_printed():
     for arguments in (["-m", "mini_vllm", "--version"], ["-m", "mini_vllm.cli", "--version"]):
         run = run_python(*arguments)
         assert (run.returncode, run.stdout) == (0, f"mini-vllm {mini_vllm.__version__}\n"), run.stderr
-
-
-def test_python_m_mini_vllm_is_the_command():
-    run = run_python("-m", "mini_vllm", "--help")
-    assert run.returncode == 0 and run.stdout.startswith("usage: mini-vllm ") and "generate" in run.stdout

@@ -28,10 +28,6 @@ def make_target(kind: str, folder: Path, suffix: str, monkeypatch: pytest.Monkey
         case "in a file":
             (folder / "file").touch()
             return folder / "file" / f"out{suffix}"
-        case "of a long name":
-            return folder / ("x" * 300 + suffix)
-        case "in a locked folder":
-            return Path("/proc") / f"out{suffix}"  # where not even root can create a file
         case "locked":
             target.touch()
             monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != target)
@@ -39,28 +35,18 @@ def make_target(kind: str, folder: Path, suffix: str, monkeypatch: pytest.Monkey
 
 
 COMPLAINTS = {"a folder": "is a folder; name a file in it", "in no folder": "there is no folder",
-              "in a file": "is not a folder", "of a long name": "cannot be written: File name too long",
-              "in a locked folder": "cannot be written: ", "locked": "you may not write to it"}
+              "in a file": "is not a folder", "locked": "you may not write to it"}
 
 
 @pytest.mark.parametrize("kind", COMPLAINTS)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_target_that_cannot_be_written_is_told_in_one_line_before_the_work(command, kind, tmp_path, capsys,
                                                                              monkeypatch):
-    if kind == "in a locked folder" and not os.path.isdir("/proc"):
-        pytest.skip("there is no such folder here")
     arguments, suffix = COMMANDS[command]
     target = make_target(kind, tmp_path, suffix, monkeypatch)
     assert main([*arguments, str(target)]) == 2
     told = capsys.readouterr().err
     assert COMPLAINTS[kind] in told and told.count("\n") == 1 and "none-such" not in told
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_target_that_can_be_written_is_left_alone(command, tmp_path, capsys):
-    arguments, suffix = COMMANDS[command]
-    assert main([*arguments, str(tmp_path / f"out{suffix}")]) == 2
-    assert "none-such" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
 
 
 def test_an_old_file_and_a_device_may_be_written_to(tmp_path, monkeypatch):
