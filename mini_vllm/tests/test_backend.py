@@ -218,6 +218,23 @@ def test_the_doctor_prints_what_it_found(monkeypatch, tmp_path, hardly_measured,
         assert part in text
 
 
+@on_linux_cpu
+@pytest.mark.parametrize("path, told", [
+    ("/no/such/library.so", "cannot open shared object file"),
+    ("/", "cannot"),
+    ("libm.so.6", "libm.so.6 has no symbol cblas_sgemm"),
+])
+def test_the_doctor_says_what_is_wrong_with_a_blas_that_was_asked_for(path, told):
+    process = run_python(DOCTOR, MINI_VLLM_BLAS=path)
+    assert (process.returncode, process.stderr) == (1, "")
+    first, second, *rows = process.stdout.splitlines()
+    assert first.startswith(f"wrong       MINI_VLLM_BLAS is {path!r}, which cannot be used: ") and told in first
+    assert second == "            The rest of this report describes the machine without that setting."
+    found = report()
+    assert f"BLAS        {found['name']}: {found['note']}" in rows
+    assert rows[-1].startswith("what to do  unset MINI_VLLM_BLAS")
+
+
 DOCTOR = FAST_CLOCK + "import sys; from mini_vllm.cli import main; sys.exit(main(['doctor']))"
 
 
