@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_vllm.attention import PagedKVCache, paged_attention, slot_mapping, token_positions
+from mini_vllm.attention import PagedKVCache, paged_attention, slot_mapping
 from mini_vllm.backend import is_cpu, mx
 from mini_vllm.conftest import examples
 from mini_vllm.fast import attention as attention_module
@@ -153,28 +153,11 @@ def test_half_precision_is_half_as_precise_and_no_less(attention, dtype, atol, d
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_requests_may_share_blocks(attention):
-    step = Step(np.random.default_rng(0), PagedKVCache(1, 40, 2, 4, 8, mx.float32), 4)
-    keys, values = step.normal(10, 2, 8), step.normal(10, 2, 8)
-    for table in ([5, 9, 2], [5, 9, 3]):
-        step.add(table, keys, values)
-    step.check(ATTENTIONS[attention](), atol=1e-5)
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
 def test_one_request_never_reads_what_was_not_written(attention):
     step = Step(np.random.default_rng(0), PagedKVCache(1, 40, 2, 4, 8, mx.float32), 4)
     step.cache.pools[0] = step.cache.pools[0] + mx.nan
     step.add([5, 9], step.normal(6, 2, 8), step.normal(6, 2, 8))
     step.check(ATTENTIONS[attention](), atol=1e-5)
-
-
-def test_the_plain_one_never_does_however_many_they_are():
-    step = Step(np.random.default_rng(0), PagedKVCache(1, 40, 2, 4, 8, mx.float32), 4)
-    step.cache.pools[0] = step.cache.pools[0] + mx.nan
-    for table, num_new in (([5, 9], 1), ([3, 7], 1), ([1, 2], 1), ([11, 4], 3)):
-        step.add(table, step.normal(6, 2, 8), step.normal(6, 2, 8), num_new, unused=[30])
-    step.check(paged_attention, atol=1e-5)
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -186,14 +169,6 @@ def test_huge_scores_do_not_overflow(attention):
 
 
 # ---- slots, and writing
-
-
-def test_positions_and_slots_of_a_step():
-    block_tables, context_lens, query_starts = [[5, 2], [7, 3, 9]], [6, 9], [0, 1, 4]
-    positions = token_positions(context_lens, query_starts)
-    assert positions.tolist() == [5, 6, 7, 8]
-    slots = slot_mapping(block_tables, positions, query_starts, block_size=4)
-    assert slots.tolist() == [2 * 4 + 1, 3 * 4 + 2, 3 * 4 + 3, 9 * 4 + 0]
 
 
 def test_writing_touches_its_slots_and_no_other():
@@ -238,17 +213,6 @@ def test_a_step_is_written_in_place(slots):
 
 
 # ---- copies and clearing
-
-
-def test_a_copied_block_does_not_copy_the_pool():
-    cache = PagedKVCache(2, 4000, 2, 8, 16, mx.float32)
-    mx.eval(cache.pools)
-
-    def copy():
-        cache.copy_blocks([(3, 5), (3, 1)])
-        mx.eval(cache.pools)
-
-    assert least_new_bytes(copy) < cache.pools[0].nbytes / 10
 
 
 def test_copies_take_whole_blocks_of_every_layer():

@@ -4,18 +4,12 @@ import random
 
 import pytest
 
-from mini_vllm.beam_search import beam_search
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.metrics import EngineMetrics
-from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
 from mini_vllm.scheduler import Scheduler
-
-
-@pytest.fixture(scope="module")
-def loaded(shallow):
-    return load(shallow("llama3"))
+from mini_vllm.tests.test_engine import run
 
 
 def make_engine(loaded, scheduler=Scheduler, **settings):
@@ -29,11 +23,6 @@ def greedy(max_tokens, n=1):
 
 def tokens(count, seed):
     return random.Random(seed).choices(range(1, 250), k=count)
-
-
-def run(engine):
-    while engine.has_unfinished_requests():
-        engine.step()
 
 
 class Onlooker(Scheduler):
@@ -93,23 +82,6 @@ def test_a_sample_that_loses_its_blocks_before_its_first_step_computes_the_promp
     engine.scheduler.preempt(engine.scheduler.requests["r#1"])
     run(engine)
     assert engine.metrics().num_recomputed_tokens == 20
-
-
-def test_a_prefix_in_the_cache_alone_is_not_shared(loaded):
-    engine = make_engine(loaded)
-    for name in "ab":
-        engine.add_request(tokens(40, 2), greedy(3), name)
-        run(engine)
-    metrics = engine.metrics()
-    assert metrics.num_saved_tokens > 0 and metrics.max_num_shared_blocks == 0
-
-
-def test_beams_count_as_sequences_that_share(loaded):
-    engine = make_engine(loaded)
-    beam_search(engine, tokens(20, 3), beam_width=3, max_tokens=5, ignore_eos=True)
-    metrics = engine.metrics()
-    assert metrics.max_num_sequences == 3 and metrics.max_num_shared_blocks >= 3
-    assert 0 < metrics.max_num_used_blocks < 20 and metrics.num_preemptions == 0
 
 
 def test_another_request_with_the_same_id_starts_at_0(loaded):

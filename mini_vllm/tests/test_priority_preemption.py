@@ -10,20 +10,14 @@ from hypothesis.stateful import rule
 from mini_vllm import EngineConfig, EngineParts, LLMEngine
 from mini_vllm.conftest import examples
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.models.loader import load
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Priority, SamplingParams
 from mini_vllm.request_queue import PriorityQueueWithAging
-from mini_vllm.scheduler import Scheduler, _Step
+from mini_vllm.scheduler import Scheduler
 from mini_vllm.simulation import Clock, CostModel, Simulation
 from mini_vllm.tests.test_scheduler import SIZE, Stream, check_outputs, request
 
 HIGH, NORMAL, LOW = Priority
-
-
-@pytest.fixture(scope="module")
-def loaded(shallow):
-    return load(shallow("llama3"))
 
 
 def make(num_blocks=100, seqs=4, budget=16, tree=True, caching=True, watermark=0.0, rate=0.1, option=True):
@@ -65,21 +59,6 @@ def test_with_all_seats_held_the_lowest_gives_way_in_the_very_next_step_and_only
     check_outputs(simulation, *lows, high)
 
 
-def test_its_output_stays_and_what_was_computed_is_found_again():
-    simulation = make(seqs=1)
-    (low,) = seat_all(simulation, 1, prompt=20)
-    before = list(low.output_token_ids)
-    high = request("high", 5, 3, HIGH)
-    arrive(simulation, high)
-    simulation.step()
-    assert low.output_token_ids == before and low.num_preemptions == 1
-    timeline = simulation.run()
-    again = [step.num_scheduled_tokens["low0"] for step in timeline.steps if step.start_s > high.arrival_time
-             and "low0" in step.num_scheduled_tokens]
-    assert again[0] <= 1 + SIZE, f"of {20 + len(before)} tokens all but the last few are in the cache\n{timeline}"
-    check_outputs(simulation, low, high)
-
-
 @pytest.mark.parametrize("priority, running", [(HIGH, HIGH), (NORMAL, NORMAL), (LOW, LOW), (LOW, NORMAL)])
 def test_nobody_gives_way_to_an_equal_or_a_lower_one(priority, running):
     simulation = make(seqs=2)
@@ -105,32 +84,6 @@ def test_of_two_seats_one_is_for_age():
     assert [simulation.step().preempted for _ in range(2)] == [["low1"], []]
 
 
-def test_a_request_that_gave_way_keeps_its_age():
-    simulation = make(seqs=1)
-    (low,) = seat_all(simulation, 1)
-    simulation.clock.now_s = 10.0
-    arrive(simulation, request("high", 5, 2, HIGH))
-    simulation.step()
-    assert low.num_preemptions == 1
-    simulation.clock.now_s = 21.0
-    simulation.abort("high")
-    simulation.step()
-    arrive(simulation, request("next", 5, 2, HIGH))
-    assert not simulation.step().preempted, "it arrived 21 s ago"
-
-
-def test_nobody_gives_way_to_an_equal_that_came_earlier_though_a_low_one_runs():
-    simulation = make(seqs=2)
-    (low,) = seat_all(simulation, 1)
-    simulation.clock.now_s = 30.0
-    arrive(simulation, request("late", 5, 9, HIGH))
-    simulation.step()
-    early = request("early", 5, 3, HIGH)
-    low.arrival_time, early.arrival_time = -30.0, 25.0  # as if low had waited for 30 s
-    arrive(simulation, early)
-    assert not simulation.step().preempted and simulation.scheduler.num_preemptions == 0
-
-
 def test_several_high_ones_come_in_one_step_and_normal_ones_give_way_last():
     simulation = make(seqs=4, budget=32)
     for name, priority in (("n0", NORMAL), ("l0", LOW), ("l1", LOW), ("h0", HIGH)):
@@ -140,17 +93,6 @@ def test_several_high_ones_come_in_one_step_and_normal_ones_give_way_last():
     step = simulation.step()
     assert step.preempted == ["l1", "l0", "n0"]
     assert set(step.num_scheduled_tokens) == {"h0", "new0", "new1", "new2"}, "HIGH gives way to nobody"
-
-
-def test_nobody_goes_if_all_of_them_would_not_be_enough():
-    simulation = make(seqs=4, budget=32)
-    seat_all(simulation, 3, priority=HIGH)
-    low = simulation.add(request("low", 3, 30, LOW), simulation.clock.now_s)
-    simulation.step()
-    several = request("several", 5, 3, HIGH)
-    several.num_sequences = 2
-    arrive(simulation, several)
-    assert not simulation.step().preempted and not low.num_preemptions
 
 
 def test_a_backlog_that_has_grown_old_leaves_half_of_the_seats_to_better_ones():
@@ -215,26 +157,6 @@ def test_a_prompt_gets_the_budget_before_lower_prompts_that_run():
     check_outputs(simulation, *lows, high)
 
 
-def test_a_request_that_is_admitted_again_in_the_same_step_is_not_reported():
-    """Let low leave for the blocks that the samples of high will need later; for now there is room for both."""
-    simulation = make(num_blocks=8, seqs=8, budget=32)
-    (low,) = seat_all(simulation, 1, prompt=9)  # 3 blocks
-    high = request("high", 13, 2, HIGH)  # 4 blocks, and 2 for its samples; 5 are free
-    high.num_sequences = 3
-    arrive(simulation, high)
-    step = simulation.step()
-    assert low.num_preemptions == 1 and not step.preempted and set(step.num_scheduled_tokens) == {"high", "low0"}
-
-
-def test_blocks_that_a_lower_prompt_has_yet_to_take_are_room_once_it_has_gone():
-    simulation = make(num_blocks=10, budget=8)
-    simulation.add(request("low", 32, 2, LOW))  # 8 blocks; 2 after this step
-    simulation.step()
-    arrive(simulation, request("high", 32, 2, HIGH))
-    step = simulation.step()
-    assert step.preempted == ["low"] and step.num_scheduled_tokens == {"high": 8}
-
-
 def test_a_request_gives_way_only_in_a_step_that_has_tokens_for_the_better_one():
     simulation = make(seqs=2, budget=16)
     seat_all(simulation, 1)
@@ -254,18 +176,6 @@ def test_blocks_that_lower_ones_share_are_free_when_the_last_of_them_has_gone():
     high = request("high", 24, 2, HIGH)  # 6 blocks; 3 are free, the two have one each and share two
     arrive(simulation, high)
     assert simulation.step().num_scheduled_tokens == {"high": 24} and low_blocks == 4
-    simulation.run()
-    check_outputs(simulation, *lows, high)
-
-
-def test_a_high_prompt_of_several_steps_keeps_the_budget_until_it_is_done():
-    simulation = make(seqs=8, budget=16)
-    lows = [simulation.add(request(f"low{i}", 200, 2, LOW), i * 1e-4) for i in range(2)]
-    simulation.step()
-    high = request("high", 40, 2, HIGH)
-    arrive(simulation, high)
-    assert [simulation.step().num_scheduled_tokens["high"] for _ in range(3)] == [16, 16, 8]
-    assert len(high.output_token_ids) == 1
     simulation.run()
     check_outputs(simulation, *lows, high)
 
@@ -316,38 +226,6 @@ def test_a_request_that_shares_what_a_better_one_is_about_to_write_computes_with
     plan = scheduler.schedule()
     simulation.model.step(plan, scheduler.kv_cache)  # raises if a request attends to what no request has written
     assert {"high", "normal"} <= set(plan.num_scheduled_tokens) and plan.preempted
-
-
-def test_who_shares_the_unwritten_blocks_of_a_victim_loses_its_own_too():
-    simulation = make(num_blocks=20, seqs=8, budget=64)
-    scheduler = simulation.scheduler
-    first, second = request("first", list(range(9)), 3, NORMAL), request("second", list(range(9)), 3, NORMAL)
-    for each in (first, second):
-        scheduler.add_request(each)
-    step = _Step(64)
-    scheduler._schedule_waiting(step)
-    assert set(step.plan) == {"first", "second"}
-    assert set(scheduler.kv_cache.get_block_ids("first")) & set(scheduler.kv_cache.get_block_ids("second"))
-    scheduler._take_back(first, step)
-    assert step.preempted == [second] and step.plan == {} and step.budget == 64
-    assert scheduler.kv_cache.get_computed_blocks(request("third", list(range(9)), 3))[1] == 0
-
-
-def test_its_chunks_are_limited_if_an_equal_decodes():
-    simulation = make(seqs=8, budget=64)
-    simulation.scheduler.max_num_chunk_tokens = 8
-    for name, priority in (("high", HIGH), ("low", LOW)):
-        simulation.add(request(name, 3, 30, priority))
-    simulation.step()
-    arrive(simulation, request("new", 60, 2, HIGH))
-    assert [simulation.step().num_scheduled_tokens["new"] for _ in range(4)] == [8, 7, 7, 7]
-
-
-def test_a_request_that_needs_the_whole_pool_gets_it_if_all_others_give_way():
-    simulation = make(num_blocks=10, seqs=8, budget=64, watermark=0.01)
-    seat_all(simulation, 1, prompt=3)
-    arrive(simulation, request("high", 10 * SIZE, 1, HIGH))
-    assert simulation.step().num_scheduled_tokens["high"] == 10 * SIZE
 
 
 # ---- everything at once

@@ -69,22 +69,6 @@ def test_who_decodes_does_not_wait_for_a_prompt():
     check_outputs(simulation, *decoders, long)
 
 
-def test_a_prompt_behind_which_nobody_waits_leaves_those_that_decode_in_peace():
-    simulation = make(num_blocks=2000, budget=64, seqs=8)
-    simulation.scheduler.max_num_chunk_tokens = 5
-    decoders = [simulation.add(request(f"d{i}", 4, 60)) for i in range(3)]
-    simulation.add(request("long", 100, 2), at_s=0.1)
-    simulation.add(request("next", 100, 2), at_s=0.25)
-    timeline = simulation.run()
-    totals = {"alone": [], "with a queue": []}
-    for step in timeline.steps:
-        if step.num_scheduled_tokens.get("long", 1) > 1:
-            totals["alone" if step.start_s < 0.25 else "with a queue"].append(sum(step.num_scheduled_tokens.values()))
-    assert totals["alone"][0] == 3 + 5 and set(totals["alone"]) <= {3 + 5, 3 + 4}, str(timeline)
-    assert set(totals["with a queue"]) == {64}, str(timeline)
-    check_outputs(simulation, *decoders)
-
-
 @pytest.mark.parametrize("max_chunk", [1, 7, 96, 100_000])
 def test_chunks_beside_decodes_are_the_smaller_the_more_is_before_them(max_chunk):
     simulation = make(num_blocks=2000, budget=4096, seqs=8)
@@ -99,19 +83,6 @@ def test_chunks_beside_decodes_are_the_smaller_the_more_is_before_them(max_chunk
         assert simulation.step().num_scheduled_tokens == {"d": 1, "long": expected}, f"behind {before} tokens"
     simulation.run()
     check_outputs(simulation, decoder, long)
-
-
-def test_what_is_cached_counts_as_before_a_chunk():
-    simulation = make(num_blocks=2000, budget=4096, seqs=8)
-    simulation.scheduler.max_num_chunk_tokens = 64
-    first = simulation.add(request("first", 1025, 1))
-    simulation.run()
-    assert first.num_computed_tokens >= 1024
-    simulation.add(request("d", 4, 100))
-    simulation.step()
-    simulation.add(request("again", [*first.all_token_ids[:1024], *range(5000, 5200)], 1))
-    step = simulation.step()
-    assert step.num_scheduled_tokens == {"d": 1, "again": 32}, str(simulation.scheduler.running)
 
 
 def test_one_token_goes_before_a_prompt_that_was_admitted_earlier():
@@ -157,12 +128,6 @@ def test_each_further_sequence_needs_a_block_for_its_copy(num_sequences, has_roo
     assert ("several" in simulation.step().num_scheduled_tokens) is has_room
 
 
-def test_a_request_that_is_alone_may_use_the_watermark():
-    simulation = make(num_blocks=11, budget=8, watermark=0.1)
-    simulation.add(request("b", 44, 1))
-    assert simulation.step().num_scheduled_tokens == {"b": 8}
-
-
 @pytest.mark.parametrize("num_tokens, has_room", [(28, True), (29, False)])
 def test_a_hit_that_is_free_does_not_count_as_room(num_tokens, has_room):
     simulation = make(num_blocks=10, budget=8)
@@ -184,16 +149,6 @@ def test_blocks_promised_to_a_half_computed_prompt_are_not_given_away():
     check_outputs(simulation, long, other)
 
 
-def test_nobody_is_passed_over():
-    simulation = make(num_blocks=10, budget=64)
-    simulation.add(request("a", 24, 8))
-    simulation.add(request("large", 20, 2), at_s=0.001)
-    simulation.add(request("small", 2, 2), at_s=0.002)
-    timeline = simulation.run()
-    firsts = {name: timeline.token_times_s(name)[0] for name in ("large", "small")}
-    assert firsts["large"] <= firsts["small"], str(timeline)
-
-
 def test_a_cached_prompt_computes_one_token_and_twins_share_in_one_step():
     simulation = make(budget=64)
     prompt = list(range(21))
@@ -202,21 +157,6 @@ def test_a_cached_prompt_computes_one_token_and_twins_share_in_one_step():
     assert (first.num_cached_tokens, twin.num_cached_tokens) == (0, 20)
     simulation.run()
     check_outputs(simulation, first, twin)
-
-
-def test_two_that_go_apart_inside_one_cached_block_leave_it_as_it_is():
-    """Count the index as an owner: the first request keeps the block only for its copy, so the second seems to own it
-    alone."""
-    simulation = make(num_blocks=4, budget=32)
-    first = simulation.add(request("first", [0, 1, 2], 1))
-    simulation.run()
-    others = [simulation.add(request(name, [0, token], 1)) for name, token in (("a", 7), ("b", 8))]
-    simulation.run()
-    hits, num_cached = simulation.scheduler.kv_cache.get_computed_blocks(request("again", [0, 1, 2, 3]))
-    assert num_cached == 3
-    again = simulation.add(request("again", [0, 1, 2, 3], 3))
-    simulation.run()
-    check_outputs(simulation, first, *others, again)
 
 
 # ---- rules 5 to 7: preemption
@@ -233,15 +173,6 @@ def test_the_latest_gives_way_and_finds_its_blocks_again():
     assert b.num_cached_tokens == 0, "what it finds again of its own saved nothing"
     assert simulation.scheduler.kv_cache.stats.num_queries == 2
     check_outputs(simulation, a, b)
-
-
-def test_a_low_priority_gives_way_to_a_high_one_that_came_later():
-    simulation = make(num_blocks=7, budget=16)
-    low = simulation.add(request("low", 10, 8, Priority.LOW))
-    high = simulation.add(request("high", 10, 8, Priority.HIGH), at_s=0.001)
-    timeline = simulation.run()
-    assert (low.num_preemptions, high.num_preemptions) == (1, 0), str(timeline)
-    check_outputs(simulation, low, high)
 
 
 def seat(scheduler, new, num_computed):
@@ -317,37 +248,6 @@ def test_one_that_was_preempted_when_it_had_outgrown_the_pool_ends_too():
     simulation.run()
     assert grows.status is RequestStatus.FINISHED_KV_CACHE_FULL and len(grows.output_token_ids) == 13
     check_outputs(simulation, first)
-
-
-def test_abort_works_in_every_state():
-    simulation = make(num_blocks=7, seqs=2, budget=8)
-    requests = {name: simulation.add(request(name, 10, 9)) for name in "abc"}
-    simulation.step()
-    scheduler = simulation.scheduler
-    assert scheduler.abort_request("nobody") is None
-    simulation.abort("c")  # waiting
-    simulation.abort("a")  # in the middle of its prompt, or decoding
-    assert requests["a"].status is requests["c"].status is RequestStatus.FINISHED_ABORTED
-    late = simulation.add(request("late", 10, 9), at_s=0.0)
-    while not late.num_preemptions and not requests["b"].num_preemptions:
-        simulation.step()
-    victim = late if late.num_preemptions else requests["b"]
-    simulation.abort(victim.request_id)  # preempted
-    simulation.run()
-    assert not scheduler.has_unfinished_requests() and len(scheduler.waiting) == 0 and not scheduler.running
-    assert scheduler.kv_cache.block_pool.get_usage() == 0.0
-
-
-@pytest.mark.parametrize("settings_, complaint", [
-    (dict(max_num_seqs=0), "max_num_seqs is 0"),
-    (dict(max_num_batched_tokens=0), "max_num_batched_tokens is 0"),
-    (dict(max_num_seqs=2.5), "max_num_seqs is 2.5, must be a whole number"),
-    (dict(max_num_seqs=8, max_num_batched_tokens=7), r"is 7, must be at least max_num_seqs \(8\)"),
-    (dict(watermark=1.0), "watermark is 1.0"), (dict(watermark=-0.1), "watermark is -0.1"),
-])
-def test_settings_that_cannot_be_are_refused(settings_, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        Scheduler(KVCacheManager(9, SIZE), **settings_)
 
 
 # ---- everything at once

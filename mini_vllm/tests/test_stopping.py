@@ -26,35 +26,7 @@ def feed(checker, *pieces, token_id=10):
     return shown
 
 
-# ---- stop strings
-
-
-def test_without_stop_strings_everything_is_shown_at_once():
-    checker = make_checker()
-    assert feed(checker, "a", "", "bc") == ["a", "", "bc"]
-    assert checker.finish() == "" and checker.finish_reason is None
-
-
-def test_a_stop_string_over_many_tokens_is_never_shown_in_part():
-    checker = make_checker(stop="###")
-    assert feed(checker, "a#", "", "#", "#b") == ["a", "", "", ""]
-    assert checker.stop_reason == "###"
-
-
 # ---- ids
-
-
-def test_eos_ends_the_output_without_its_text():
-    checker = make_checker()
-    assert checker.add(10, "a", 1) == "a"
-    assert checker.add(EOS, "<eos>", 2) == ""
-    assert (checker.finish_reason, checker.stop_reason) == ("stop", None)
-
-
-def test_a_stop_id_is_named_as_the_reason():
-    checker = make_checker(stop_token_ids=[7, 8])
-    assert checker.add(8, "eight", 1) == ""
-    assert (checker.finish_reason, checker.stop_reason) == ("stop", 8)
 
 
 @pytest.mark.parametrize("token_id", [EOS, 7])
@@ -71,12 +43,6 @@ def test_ignore_eos_ignores_eos_alone():
     assert checker.add(7, "x", 2) == "" and checker.finish_reason == "stop"
 
 
-def test_eos_given_as_a_stop_id_stops_in_spite_of_ignore_eos():
-    checker = make_checker(ignore_eos=True, stop_token_ids=[EOS])
-    assert checker.add(EOS, "", 1) == ""
-    assert (checker.finish_reason, checker.stop_reason) == ("stop", EOS)
-
-
 # ---- min_tokens
 
 
@@ -87,12 +53,6 @@ def test_ids_do_not_end_the_output_before_min_tokens():
 
 
 # ---- length
-
-
-def test_max_tokens_ends_the_output_with_its_text():
-    checker = make_checker(max_tokens=2)
-    assert feed(checker, "a", "b", "c") == ["a", "b"]
-    assert (checker.finish_reason, checker.stop_reason) == ("length", None)
 
 
 def test_what_is_held_when_the_length_is_reached_comes_with_finish():
