@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from mini_vllm.checks import install_line
 from mini_vllm.cli import main
 from mini_vllm.models.loader import load
 from mini_vllm.pictures import Cast, step_through
