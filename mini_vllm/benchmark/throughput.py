@@ -244,7 +244,7 @@ def report(comparison: Comparison) -> str:
 
 def format_agreement(results: Sequence[BenchmarkResult]) -> list[str]:
     """Say whether the arms produced the same tokens as the first one."""
-    bug = "THIS IS A BUG, or a near-tie in half precision"
+    bug = "THIS IS A BUG, or a near-tie in half precision or with --fast"
     same = [result.arm for result in results if not result.num_different]
     lines = [f"{', '.join(same[:-1])} and {same[-1]} produced the same tokens."] if len(same) > 1 else []
     return lines + [f"{result.arm} produced different tokens for {result.num_different} of {result.num_requests} "
