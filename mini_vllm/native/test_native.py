@@ -26,6 +26,7 @@ ODD = dict(hidden_size=72, intermediate_size=100, vocab_size=301, num_attention_
 SHAPES = {**ARCHITECTURES,
           "qwen2-window": dict(model_type="qwen2", use_sliding_window=True, sliding_window=13, max_window_layers=1),
           "odd sizes": dict(model_type="llama", head_dim=20, attention_bias=True, mlp_bias=True, **ODD),
+          "wide heads": dict(model_type="llama", num_attention_heads=2, num_key_value_heads=1, head_dim=64),
           "one KV head": dict(model_type="llama", num_attention_heads=8, num_key_value_heads=1, head_dim=6)}
 
 
@@ -37,9 +38,9 @@ def network(name, bits=32):
     return model
 
 
-def quantize(model, bits):
-    nn.quantize(model, group_size=32, bits=bits, class_predicate=lambda _, module: hasattr(module, "to_quantized")
-                and module.weight.shape[-1] % 32 == 0)
+def quantize(model, bits, group_size=32):
+    nn.quantize(model, group_size, bits, class_predicate=lambda _, module: hasattr(module, "to_quantized")
+                and module.weight.shape[-1] % group_size == 0)
 
 
 def compare(model, block_size, seed, num_steps=6, tolerance=1e-4, precision="exact"):
@@ -107,6 +108,15 @@ def test_packed_weights_give_the_same_logits(bits):
         compare(network("qwen3", bits), 16, seed)
 
 
+@pytest.mark.parametrize("bits, group_size", [(4, 32), (4, 64), (8, 32), (8, 64)])
+def test_packed_weights_give_nearly_the_same_logits_by_amx(bits, group_size):
+    """Some matrices have more ins than are multiplied at once, and groups that are no multiple of four."""
+    model = make_random({**SHAPE, **SHAPES["qwen2"], "hidden_size": 320, "intermediate_size": 832}).model
+    quantize(model, bits, group_size)
+    for seed in range(examples(3)):
+        compare(model, 16, seed, precision="fast-products", tolerance=tile_tolerance())
+
+
 def test_matrices_that_are_packed_in_different_ways_keep_their_biases():
     model = make_random({**SHAPE, **SHAPES["qwen2"]}).model
     for layer in model.model.layers:
@@ -125,7 +135,7 @@ def tile_tolerance():
 
 
 @pytest.mark.parametrize("precision, tolerance", [("fast-cache", 1e-3), ("fast-products", None), ("fast", 1e-3)])
-@pytest.mark.parametrize("name", ["llama2", "qwen3", "qwen2-window", "odd sizes"])
+@pytest.mark.parametrize("name", ["llama2", "qwen3", "qwen2-window", "odd sizes", "wide heads"])
 def test_what_is_rounded_changes_logits_by_little(name, precision, tolerance):
     tolerance = tolerance or tile_tolerance()
     for seed in range(examples(2)):
