@@ -94,7 +94,7 @@ class StartedStep:
     #: The sampler's row for each token. A sequence with a draft has several.
     rows: list[SamplerRow]
     chosen: ChosenTokens
-    #: A row for each token; None if no log-probability is asked for.
+    #: A row for each token; may be None if no log-probability is asked for.
     logits: mx.array | None
 
 

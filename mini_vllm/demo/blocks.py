@@ -1,6 +1,6 @@
 """Three requests, served by the real KV cache manager. The screen shows every change of its state.
 
-    python -m mini_vllm.demo blocks
+    mini-vllm demo blocks
 """
 
 from __future__ import annotations

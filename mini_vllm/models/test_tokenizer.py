@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -171,12 +172,14 @@ def test_what_is_not_text_is_refused(text):
     assert repr(text) in str(caught.value)
 
 
-@pytest.mark.parametrize("bad", [-1, 2**40, "x", 1.5])
+@pytest.mark.parametrize("bad", [-1, 2**40, "x", 1.5, 1.0, [1]])
 def test_what_is_no_token_id_is_refused(bad):
-    with pytest.raises(TokenizerError, match=f"token ids are .*{bad!r}"):
+    with pytest.raises(TokenizerError, match=f"token ids are .*{re.escape(repr(bad))}"):
         BYTE_LEVEL.decode([5, bad])
-    with pytest.raises(TokenizerError, match=f"token id is {bad!r}"):
-        StreamingDetokenizer(BYTE_LEVEL).add(bad)
+    detokenizer = StreamingDetokenizer(BYTE_LEVEL)
+    detokenizer.add(1)
+    with pytest.raises(TokenizerError, match=f"token id is {re.escape(repr(bad))}"):
+        detokenizer.add(bad)
 
 
 def test_a_pattern_that_never_ends_is_an_error_and_no_panic():
@@ -373,6 +376,17 @@ def test_the_bytes_of_tokens_are_the_text(name):
         num_compared += 1
         assert tokenizer.decode(token_ids) == text
     assert num_compared > 50
+
+
+def test_bytes_of_tokens_are_known_whatever_follows_the_decoder_of_bytes():
+    backend = byte_level_backend()
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()])
+    tokenizer = Tokenizer(backend)
+    assert token_bytes(tokenizer) == token_bytes(BYTE_LEVEL)
+    ids = tokenizer.encode("é ğ fox")
+    assert "".join(stream(tokenizer, ids)) == tokenizer.decode(ids) == "é ğ fox"
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace("o", "0")])
+    assert "".join(stream(Tokenizer(backend), ids)) == "é ğ f0x"
 
 
 def test_special_tokens_have_no_bytes_and_others_that_were_added_do():

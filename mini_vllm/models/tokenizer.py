@@ -127,18 +127,23 @@ class Tokenizer:
 
     def piece_bytes(self, token_id: int, skip_special_tokens: bool = True) -> bytes:
         """Return the bytes of a token, where ``is_byte_level``; none if ``decode`` skips it."""
-        known = self._bytes.get((token_id, skip_special_tokens))
+        known = self._bytes.get((token_id, skip_special_tokens)) if isinstance(token_id, int) else None
         if known is None:
             piece = self.piece(token_id, skip_special_tokens) or ""
             known = bytes(BYTE_OF[each] for each in piece) if BYTE_OF.keys() >= set(piece) else piece.encode()
             self._bytes[token_id, skip_special_tokens] = known
         return known
 
-    @cached_property
+    @property
     def is_byte_level(self) -> bool:
-        """Whether each character of a vocabulary entry stands for one byte of a text."""
+        """Whether each character of a vocabulary entry, except of added tokens, stands for one byte of a text."""
         decoder = self._backend.decoder
-        return decoder is not None and json.loads(decoder.__getstate__())["type"] == "ByteLevel"
+        return decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
+
+    @cached_property
+    def only_joins_bytes(self) -> bool:
+        """Whether a text is nothing but the bytes of its tokens, one after the other."""
+        return self.is_byte_level and json.loads(self._backend.decoder.__getstate__())["type"] == "ByteLevel"
 
     def is_special(self, text: str) -> bool:
         """Check whether ``text`` is a special token, which ``decode`` leaves out."""
@@ -222,10 +227,10 @@ def _raise_exception(message: str) -> None:
 class StreamingDetokenizer:
     """The text of a growing token sequence, never half a character.
 
-    If tokens are bytes, each adds its bytes, and a character is text once it is complete. In other vocabularies,
-    decoding token by token would be wrong: a character may span tokens, and the first token of a text loses its leading
-    space. Decoding everything each time would be quadratic. So each step decodes a window twice, with and without the
-    new token, and the difference is the new text.
+    If a text is the bytes of its tokens, each token adds its own, and bytes wait until their character is complete. In
+    other vocabularies, decoding token by token would be wrong: a character may span tokens, and the first token of a
+    text loses its leading space. Decoding everything each time would be quadratic. So each step decodes a window twice,
+    with and without the new token, and the difference is the new text.
 
         token ids   [ ......... text emitted ........ | new ]
                                [ context, at most 8 ]          decoded: "…ein sch"
@@ -234,7 +239,8 @@ class StreamingDetokenizer:
     The context may begin inside a character. UTF-8 resynchronises within 4 bytes, and the next 4 contain a whole
     character, so after 8 tokens the end of both texts is right, whatever precedes it.
 
-    The last U+FFFD of a text may be the start of an incomplete character. It is held back until something follows it.
+    There, the last U+FFFD of a text may be the start of an incomplete character. It is held back until something
+    follows it.
     """
 
     NUM_CONTEXT_TOKENS = 8
@@ -242,7 +248,7 @@ class StreamingDetokenizer:
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace") if tokenizer.is_byte_level else None
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace") if tokenizer.only_joins_bytes else None
         self._context_ids: list[int] = []
         #: Byte tokens like ``<0xC3>``. One bad byte spoils the whole run of them, so a run waits for its end.
         self._held_ids: list[int] = []
